@@ -1,0 +1,3 @@
+"""{{ cookiecutter.project_name }}"""
+
+__version__ = "0.1"

@@ -1,0 +1,1 @@
+"""What makes streams live: read once, then forget."""

@@ -1,0 +1,148 @@
+"""The words of a catalog entry: understood, or refused with the right spelling."""
+
+import inspect
+import os
+import re
+from difflib import get_close_matches
+from typing import Any
+
+from kedro.io import DatasetError
+from pyspark import __version__
+from pyspark.sql.streaming import DataStreamWriter
+
+from ..streams.session import project_path
+
+OUTPUT_MODES = ("append", "update", "complete")
+SINK_KEYS = ("output_mode", "checkpoint", "trigger", "query_name", "partition_by")
+
+# Spark's own spelling, which as an option it would silently ignore.
+OTHER_SPELLINGS = {
+    "checkpointlocation": "checkpoint",
+    "outputmode": "output_mode",
+    "mode": "output_mode",
+    "queryname": "query_name",
+    "partitionby": "partition_by",
+    "processingtime": "trigger: 10 seconds",
+    "availablenow": "trigger: available_now",
+}
+READER_KEYS = ("schema", "maxFilesPerTrigger", "maxBytesPerTrigger", "cleanSource")
+
+INTERVAL = re.compile(
+    r"(interval\s+)?(\d+\s+(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+"
+)
+INTERVAL_ADVICE = "write an interval as a number and a unit, e.g. 10 seconds"
+TRIGGERS = "an interval (10 seconds), available_now, once, continuous 1 second"
+
+
+def refuse_unknown(cls: type, config: dict[str, Any]) -> None:
+    """Refuse keys of a catalog entry that the dataset does not know."""
+    known = list(inspect.signature(cls).parameters)
+    for key in config:
+        if key not in known:
+            misplaced = "save_args" if key in SINK_KEYS else "load_args"
+            hint = _near(key, known) or f"options of Spark's reader go in {misplaced}"
+            if key in SINK_KEYS:
+                hint = f"put it under {misplaced}"
+            raise DatasetError(f"key '{key}' is not known here; {hint}")
+
+
+def refuse_writer_keys(load_args: dict[str, Any]) -> None:
+    """Refuse what belongs under ``save_args`` and does nothing under ``load_args``."""
+    spellings = {k: v for k, v in OTHER_SPELLINGS.items() if k != "mode"}
+    for key in load_args:
+        right = key if key in SINK_KEYS else spellings.get(key.lower())
+        if right:
+            raise DatasetError(
+                f"'{key}' does nothing in load_args, because it is about writing; "
+                f"write {right} under save_args"
+            )
+
+
+def refuse_misspelt(save_args: dict[str, Any]) -> None:
+    """Refuse what Spark's writer would take for an option and silently ignore."""
+    for key in save_args:
+        if key in SINK_KEYS:
+            continue
+        if key in READER_KEYS:
+            raise DatasetError(
+                f"'{key}' does nothing in save_args, because it is about reading; "
+                "write it under load_args"
+            )
+        right = OTHER_SPELLINGS.get(key.lower()) or _nearest(key, SINK_KEYS)
+        if right:
+            raise DatasetError(
+                f"'{key}' in save_args would be ignored by Spark; write {right}"
+            )
+
+
+def output_mode(save_args: dict[str, Any]) -> str:
+    """Return the output mode, ``append`` unless said otherwise."""
+    mode = save_args.get("output_mode", "append")
+    if mode not in OUTPUT_MODES:
+        raise DatasetError(
+            f"output_mode '{mode}' does not exist; write {', '.join(OUTPUT_MODES[:-1])} "
+            f"or {OUTPUT_MODES[-1]}"
+        )
+    return mode
+
+
+def trigger(save_args: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``DataStreamWriter.trigger`` that a text stands for."""
+    text = save_args.get("trigger")
+    if text is None:
+        return {}
+    if not isinstance(text, str):
+        raise DatasetError(f"trigger {text!r} is not a text; write {TRIGGERS}")
+    kind, _, interval = text.partition(" ")
+    if kind == "available_now":
+        return {"availableNow": True}
+    if kind == "once":
+        return {"once": True}
+    if kind == "continuous":
+        return {"continuous": _interval(interval)}
+    if kind == "real_time":
+        return {"realTime": _interval(interval), **_real_time_exists()}
+    if re.fullmatch(r"[a-zA-Z]\w*", kind) and kind != "interval":
+        raise DatasetError(f"trigger '{text}' does not exist; write {TRIGGERS}")
+    return {"processingTime": _interval(text)}
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path names its file system: s3a://, hdfs://, dbfs:/, abfss://, ..."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is not None
+
+
+def absolute(path: str) -> str:
+    """Anchor a relative path at the project, whatever the current folder."""
+    return path if is_remote(path) else os.path.abspath(project_path() / path)
+
+
+def _interval(text: str) -> str:
+    if re.match(r"(interval\s+)?-", text):
+        raise DatasetError(
+            f"trigger '{text}' is negative, and time does not run backwards; "
+            f"{INTERVAL_ADVICE}"
+        )
+    if not INTERVAL.fullmatch(text):
+        raise DatasetError(f"trigger '{text}' is no interval; {INTERVAL_ADVICE}")
+    return text
+
+
+def _real_time_exists() -> dict[str, Any]:
+    if "realTime" not in inspect.signature(DataStreamWriter.trigger).parameters:
+        raise DatasetError(
+            f"trigger real_time does not exist in Spark {__version__}; write a short "
+            "interval such as 1 second, or raise pyspark in pyproject.toml"
+        )
+    return {}
+
+
+def _near(key: str, known: list[str]) -> str | None:
+    match = _nearest(key, known)
+    return f"did you mean {match}?" if match else None
+
+
+def _nearest(key: str, known: Any) -> str | None:
+    squeezed = {name.replace("_", ""): name for name in known}
+    matches = get_close_matches(key.lower().replace("_", ""), squeezed, cutoff=0.8)
+    return squeezed[matches[0]] if matches else None

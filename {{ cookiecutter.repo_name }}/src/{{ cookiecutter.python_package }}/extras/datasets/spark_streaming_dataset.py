@@ -1,0 +1,304 @@
+"""A folder, a topic or a table as a stream."""
+
+import json
+import logging
+import re
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from kedro.io import DatasetError
+from pyspark.errors import ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.types import StructType
+
+from ..streams import hadoop
+from ..streams.errors import first_sentence
+from ..streams.session import get_spark, package_for
+from . import arguments
+from .stream_sink import StreamSink
+
+logger = logging.getLogger(__name__)
+
+FILE_FORMATS = {"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"}
+PATHLESS_FORMATS = {"console", "kafka", "memory", "noop", "rate", "rate-micro-batch"}
+PATHLESS_FORMATS |= {"socket"}
+FORGETFUL_SINKS = {"console", "memory", "noop"}  # nothing there to be written twice
+SCHEMA_ADVICE = "it should hold what frame.schema.json() gives"
+SECRET = re.compile(r"password|secret|token|jaas|credential|access.?key", re.IGNORECASE)
+
+
+class SparkStreamingDataset(StreamSink):
+    """Reads a stream from, and writes a stream to, anything Spark knows by name.
+
+    ```yaml
+    raw.sensor:                       # source
+      type: {{ cookiecutter.python_package }}.extras.datasets.SparkStreamingDataset
+      file_format: csv
+      filepath: data/01_raw/stream/sensor/
+      load_args:
+        schema: sensor_id STRING, value DOUBLE, read_at TIMESTAMP
+        header: true
+
+    processed.sensor:                 # sink
+      type: {{ cookiecutter.python_package }}.extras.datasets.SparkStreamingDataset
+      file_format: parquet
+      filepath: data/03_primary/sensor/
+      save_args:
+        output_mode: append           # append | update | complete
+        checkpoint: data/04_checkpoint/processed_sensor
+        trigger: 10 seconds           # | available_now | once | continuous 1 second
+    ```
+
+    With ``streaming: false`` an entry is read as a table: ``load`` gives what is
+    there now, as an ordinary DataFrame.
+    """
+
+    def __init__(  # noqa: PLR0913 - the keys of a catalog entry
+        self,
+        *,
+        file_format: str,
+        filepath: str | None = None,
+        table: str | None = None,
+        streaming: bool = True,
+        load_args: dict[str, Any] | None = None,
+        save_args: dict[str, Any] | None = None,
+        credentials: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        """Refuse every mistake that can be seen without Spark.
+
+        Args:
+            file_format: Any source or sink Spark knows: json, csv, kafka, rate, ...
+            filepath: Folder of a file format.
+            table: Name of a table, instead of ``filepath``.
+            streaming: False to read as a table, not as a stream.
+            load_args: ``schema``, and options of Spark's reader.
+            save_args: ``output_mode``, ``checkpoint``, ``trigger``, ``query_name``,
+                ``partition_by``, and options of Spark's writer.
+            credentials: Options for reader and writer that are never shown.
+            metadata: Ignored here, for other tools.
+        """
+        self.file_format = file_format
+        self.filepath = arguments.absolute(filepath) if filepath else None
+        self.table = table
+        self.metadata = metadata
+        self._streaming = streaming
+        self._load_args = deepcopy(load_args or {})
+        self._save_args = deepcopy(save_args or {})
+        self._credentials = deepcopy(credentials or {})
+        self._schema = self._load_args.pop("schema", None)
+        self._refuse_wrong_place()
+        arguments.refuse_writer_keys(self._load_args)
+        self._configure_sink(self._save_args)
+        self._refuse_impossible_sink()
+        if isinstance(self._schema, dict) and "filepath" not in self._schema:
+            self._schema = _struct(self._schema, "schema")
+
+    @property
+    def is_files(self) -> bool:
+        """Whether rows are kept as files in a folder."""
+        return self.filepath is not None and self.file_format.lower() in FILE_FORMATS
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether a restart would write rows again that somebody still has."""
+        return self.file_format.lower() not in FORGETFUL_SINKS
+
+    @property
+    def query_name(self) -> str | None:
+        """The entry's name; as a table in memory it cannot have dots."""
+        name = super().query_name
+        if name and not self._query_name and self.file_format.lower() == "memory":
+            return name.replace(".", "_")
+        return name
+
+    def load(self) -> DataFrame:
+        """Describe the stream; Spark reads nothing yet."""
+        spark = get_spark(self.file_format)
+        reader: Any = spark.readStream if self._streaming else spark.read
+        reader = reader.format(self.file_format).options(**self._load_args)
+        reader = reader.options(**self._credentials)
+        try:
+            if self.table:
+                return reader.table(self.table)
+            if self.is_files:
+                self._require_folder(spark)
+            return self._with_schema(reader, spark).load(self.filepath)
+        except Exception as error:
+            raise self._explained(error) from error
+
+    def _start(self, writer: DataStreamWriter) -> StreamingQuery:
+        options = {k: v for k, v in self._save_args.items() if _is_option(k)}
+        writer = writer.format(self.file_format).options(**options)
+        writer = writer.options(**self._credentials)
+        if self.table:
+            return writer.toTable(self.table)
+        return writer.start(self.filepath)
+
+    def save(self, data: DataFrame) -> None:
+        """Start the query and keep its handle; inside a run, only describe it."""
+        if not self._streaming:
+            raise DatasetError(
+                "this entry has streaming: false, so it can only be read; remove that "
+                "line to write a stream, or use spark.SparkDatasetV2 for a batch"
+            )
+        super().save(data)
+
+    def _with_schema(self, reader: Any, spark: SparkSession) -> Any:
+        """Give the reader its schema, wherever it is written down."""
+        schema = self._schema
+        if isinstance(schema, dict):
+            self._schema = schema = _schema_from_file(schema)
+        if schema is None and self._streaming and self.is_files:
+            self._schema = schema = self._guessed_schema(spark)
+        return reader if schema is None else reader.schema(schema)
+
+    def _guessed_schema(self, spark: SparkSession) -> StructType:
+        """Take the schema of what this entry writes, or of the files that are there."""
+        if self._data is not None:
+            return self._data.schema
+        reader = spark.read.format(self.file_format).options(**self._load_args)
+        schema = reader.options(**self._credentials).load(self.filepath).schema
+        ddl = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(  # type: ignore[union-attr]
+            schema.json()
+        ).toDDL()
+        logger.warning(
+            "%s has no schema; it was guessed from the files there now, and other "
+            "files may bring other types. Write it down under load_args:\n"
+            "    schema: %s",
+            self.name or self.filepath,
+            ddl,
+        )
+        return schema
+
+    def _require_folder(self, spark: SparkSession) -> None:
+        assert self.filepath is not None
+        if "*" not in self.filepath and not hadoop.exists(spark, self.filepath):
+            raise DatasetError(
+                f"folder {self.filepath} does not exist, and a stream of files watches "
+                "a folder; create it, or correct filepath"
+            )
+
+    def _explained(self, error: Exception) -> DatasetError:
+        """Translate what Spark says about a source into what to do."""
+        if isinstance(error, DatasetError):
+            return error
+        text = first_sentence(error)
+        if "UNABLE_TO_INFER_SCHEMA" in text:
+            return DatasetError(
+                f"there is no schema, and folder {self.filepath} has no files to guess "
+                "it from; write it down, e.g. schema: sku STRING, units INT under load_args"
+            )
+        if isinstance(error, ParseException):
+            return DatasetError(
+                f"schema '{self._schema}' is not understood ({text}); write columns as "
+                "'name TYPE, name TYPE', e.g. sku STRING, units INT"
+            )
+        if re.search("find (the )?data source", text):
+            return DatasetError(self.missing_format())
+        return DatasetError(f"Spark cannot read this: {text}")
+
+    def missing_format(self) -> str:
+        """Say which package, or which other spelling, would make the format known."""
+        name = self.file_format
+        if package := package_for(name):
+            return (
+                f"file_format '{name}' needs the package {package}, and the running "
+                "Spark was started without it; start Spark anew (restart the notebook "
+                f"kernel), or pass --packages {package} to spark-submit"
+            )
+        return (
+            f"file_format '{name}' is not known to Spark; correct it, or, if it comes "
+            f"in a package of its own, add it to conf/base/spark.yml under packages, e.g. "
+            f"{name}: group:artifact_2.13:version"
+        )
+
+    def _refuse_wrong_place(self) -> None:
+        name = self.file_format.lower()
+        if self.filepath and self.table:
+            raise DatasetError("filepath and table exclude each other; write one of them")
+        if name in FILE_FORMATS and not (self.filepath or self.table):
+            raise DatasetError(
+                f"file_format '{self.file_format}' needs a folder to read from or "
+                "write to; add filepath: data/..."
+            )
+        if name in PATHLESS_FORMATS and (self.filepath or self.table):
+            raise DatasetError(
+                f"file_format '{self.file_format}' is not stored anywhere, so filepath "
+                "and table mean nothing; remove them"
+            )
+
+    def _refuse_impossible_sink(self) -> None:
+        if self.file_format.lower() in FILE_FORMATS and self.output_mode != "append":
+            raise DatasetError(
+                f"output_mode '{self.output_mode}' does not work with file_format "
+                f"'{self.file_format}', because files are only ever added, never "
+                "rewritten; set output_mode: append, or write to a table format or "
+                "with MicroBatchDataset"
+            )
+        inside = f"{self.filepath}/".startswith(f"{self.checkpoint}/")
+        if self.filepath and self.checkpoint and inside:
+            raise DatasetError(
+                f"checkpoint {self.checkpoint} is, or contains, the output folder "
+                f"{self.filepath}, and the two would overwrite each other; give the "
+                "checkpoint a folder of its own, e.g. under data/04_checkpoint"
+            )
+
+    def _exists(self) -> bool:
+        if self.table:
+            return get_spark(self.file_format).catalog.tableExists(self.table)
+        if self.filepath is None:
+            return False
+        if not arguments.is_remote(self.filepath):
+            return Path(self.filepath).exists()
+        return hadoop.exists(get_spark(self.file_format), self.filepath)
+
+    def _describe(self) -> dict[str, Any]:
+        return {
+            "file_format": self.file_format,
+            "filepath": self.filepath,
+            "table": self.table,
+            "streaming": self._streaming,
+            "load_args": _without_secrets(self._load_args),
+            "save_args": _without_secrets(self._save_args),
+        }
+
+
+def _is_option(key: str) -> bool:
+    return key not in arguments.SINK_KEYS
+
+
+def _without_secrets(options: dict[str, Any]) -> dict[str, Any]:
+    return {k: "***" if SECRET.search(k) else v for k, v in options.items()}
+
+
+def _schema_from_file(schema: dict[str, Any]) -> StructType:
+    """Read a schema in Spark's JSON form, from a local or remote file."""
+    path = arguments.absolute(schema["filepath"])
+    options = schema.get("credentials") or {}
+    try:
+        with fsspec.open(path, encoding="utf-8", mode="r", **options) as file:
+            content = json.load(file)
+    except FileNotFoundError as error:
+        raise DatasetError(
+            f"schema file {path} does not exist; correct the filepath under schema, or "
+            "write the file with Path(filepath).write_text(frame.schema.json())"
+        ) from error
+    except ValueError as error:
+        raise DatasetError(
+            f"schema file {path} is not JSON ({error}); {SCHEMA_ADVICE}"
+        ) from error
+    return _struct(content, f"schema file {path}")
+
+
+def _struct(content: Any, where: str) -> StructType:
+    try:
+        return StructType.fromJson(content)
+    except Exception as error:
+        raise DatasetError(
+            f"{where} is JSON but not a schema; {SCHEMA_ADVICE}, that is a mapping with "
+            "type: struct and fields: a list of name, type, nullable, metadata"
+        ) from error

@@ -1,0 +1,110 @@
+"""What every sink of a stream has in common."""
+
+from abc import abstractmethod
+from typing import Any
+
+from kedro.io import AbstractDataset, DatasetError
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+from . import arguments
+
+
+class StreamSink(AbstractDataset[DataFrame, Any]):
+    """When a stream writes, where it remembers how far it came, what it is called.
+
+    ``save`` starts the query at once and keeps its handle in ``.query``. Whoever
+    wants to start it later, as a run does, sets ``.held`` and calls ``start``.
+    """
+
+    _SINGLE_PROCESS = True  # Spark's session cannot follow into another process
+
+    name: str | None = None
+    held = False
+    query: StreamingQuery | None = None
+    _data: DataFrame | None = None
+
+    def __new__(cls, *_: Any, **config: Any) -> "StreamSink":
+        """Refuse unknown keys here, where Kedro's own answer proposes no spelling."""
+        arguments.refuse_unknown(cls, config)
+        return super().__new__(cls)
+
+    def _configure_sink(self, save_args: dict[str, Any]) -> None:
+        """Understand the five keys of ``save_args``; the rest are writer options."""
+        arguments.refuse_misspelt(save_args)
+        self.output_mode = arguments.output_mode(save_args)
+        self._trigger = arguments.trigger(save_args)
+        self._query_name = save_args.get("query_name")
+        self._partition_by = save_args.get("partition_by")
+        checkpoint = save_args.get("checkpoint")
+        self.checkpoint = arguments.absolute(checkpoint) if checkpoint else None
+        if save_args and not checkpoint and self.needs_checkpoint:
+            self.refuse_missing_checkpoint()
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether a restart would write rows again that somebody still has."""
+        return True
+
+    @property
+    def query_name(self) -> str | None:
+        """What Spark's UI, logs and metrics call the stream."""
+        return self._query_name or self.name
+
+    @property
+    def data(self) -> DataFrame:
+        """The stream that ``save`` described."""
+        assert self._data is not None, "nothing was saved here yet"
+        return self._data
+
+    @property
+    def continuous(self) -> bool:
+        """Whether rows are to be written one by one instead of in batches."""
+        return "continuous" in self._trigger
+
+    def refuse_missing_checkpoint(self) -> None:
+        """Say that a stream without a memory of its own is no use."""
+        raise DatasetError(
+            "a stream that writes here needs a checkpoint, because without one a "
+            "restart would write everything again; add checkpoint: "
+            f"data/04_checkpoint/{(self.name or 'NAME').replace('.', '_')} to save_args"
+        )
+
+    def save(self, data: DataFrame) -> None:
+        """Describe the stream and, unless it is held back, start it."""
+        if not getattr(data, "isStreaming", False):
+            raise DatasetError(
+                f"this is a sink for streams and was given a {_kind(data)}, which ends; "
+                "store it with a batch dataset (spark.SparkDatasetV2, "
+                "pandas.CSVDataset), or let the node's input be a stream"
+            )
+        if self.needs_checkpoint and not self.checkpoint:
+            self.refuse_missing_checkpoint()
+        self._data = data
+        if not self.held:
+            self.start()
+
+    def start(self, *, available_now: bool = False) -> StreamingQuery:
+        """Start the described stream; ``available_now`` ends it once it caught up."""
+        writer = self.data.writeStream.outputMode(self.output_mode)
+        trigger = {"availableNow": True} if available_now else self._trigger
+        if trigger:
+            writer = writer.trigger(**trigger)
+        if self.query_name:
+            writer = writer.queryName(self.query_name)
+        if self.checkpoint:
+            writer = writer.option("checkpointLocation", self.checkpoint)
+        if self._partition_by:
+            writer = writer.partitionBy(self._partition_by)
+        self.query = self._start(writer)
+        return self.query
+
+    @abstractmethod
+    def _start(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Give the writer its destination and start it."""
+
+
+def _kind(data: Any) -> str:
+    if hasattr(data, "isStreaming"):
+        return "batch DataFrame"
+    return type(data).__name__

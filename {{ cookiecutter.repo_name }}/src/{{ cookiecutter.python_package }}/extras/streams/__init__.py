@@ -1,0 +1,1 @@
+"""How streams live: session, checks, supervision. Knows queries and runs, no formats."""

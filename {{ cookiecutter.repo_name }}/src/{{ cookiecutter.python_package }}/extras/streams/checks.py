@@ -1,0 +1,158 @@
+"""All that must hold before a stream starts; each check is one small function."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from kedro.io import (
+    AbstractDataset,
+    CatalogProtocol,
+    DatasetError,
+    MemoryDataset,
+    SharedMemoryDataCatalog,
+)
+from kedro.pipeline import Pipeline
+from pyspark.sql import SparkSession
+
+from ..datasets import SparkStreamingDataset, StreamSink
+from . import checkpoints, plans
+from .errors import StreamsError, first_sentence, listed
+
+Streams = dict[str, StreamSink]
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise all problems at once, if there are any."""
+    if found := list(problems):
+        raise StreamsError(listed(found))
+
+
+def datasets_of(pipeline: Pipeline, catalog: CatalogProtocol) -> dict[str, Any]:
+    """Build every dataset a run needs, and refuse all wrong entries at once."""
+    datasets: dict[str, AbstractDataset | None] = {}
+    problems = []
+    for name in sorted(pipeline.datasets()):
+        try:
+            datasets[name] = catalog.get(name)
+        except DatasetError as error:
+            problems.append(f"{name}: {str(error).strip()}")
+    refuse(problems)
+    return datasets
+
+
+def refuse_wrong_runner(run_params: dict[str, Any], catalog: CatalogProtocol) -> None:
+    """Refuse ways of running in which streams would break or never start."""
+    if isinstance(catalog, SharedMemoryDataCatalog):
+        raise StreamsError(
+            "ParallelRunner cannot run streams, because Spark's session cannot be "
+            "shared between processes; use SequentialRunner (the default) or "
+            "--runner=ThreadRunner: Spark itself uses all cores"
+        )
+    if run_params.get("only_missing_outputs"):
+        raise StreamsError(
+            "--only-missing-outputs cannot be used with streams, because a stream that "
+            "has written something would count as done and not be started; leave it "
+            "out: a stream goes on where it stopped"
+        )
+
+
+def refuse_stream_into_batch(dataset: Any, data: Any) -> None:
+    """Refuse to give a dataset that saves once a stream that never ends."""
+    if not getattr(data, "isStreaming", False):
+        return
+    if not isinstance(dataset, StreamSink | MemoryDataset):
+        kind = type(dataset).__name__
+        raise DatasetError(
+            f"{kind} saves a whole result once, and was given a stream, which has no "
+            "end; use extras.datasets.SparkStreamingDataset, or put the dataset inside "
+            "extras.datasets.MicroBatchDataset to save each batch with it"
+        )
+
+
+def shared_places(streams: Streams) -> Iterator[str]:
+    """Find streams that would share a name, a checkpoint or an output."""
+    for what, value, why in [
+        ("query name", lambda s: s.query_name, "Spark tells streams apart by it"),
+        ("checkpoint", lambda s: s.checkpoint, "one would stop the other"),
+        ("filepath", lambda s: getattr(s, "filepath", None), "neither could be read"),
+    ]:
+        shared = Counter(filter(None, map(value, streams.values())))
+        for place in [place for place, count in shared.items() if count > 1]:
+            names = [name for name, stream in streams.items() if value(stream) == place]
+            yield (
+                f"{' and '.join(names)} have one {what}, {place}, and {why}; give "
+                "each its own"
+            )
+
+
+def unreadable(sources: dict[str, SparkStreamingDataset]) -> Iterator[str]:
+    """Find sources that are not there, or whose schema is not understood."""
+    for name, dataset in sources.items():
+        yield from _problem(name, dataset.load)
+
+
+def unknown_formats(spark: SparkSession, streams: Streams) -> Iterator[str]:
+    """Find sinks whose format Spark does not know."""
+    for name, stream in streams.items():
+        if isinstance(stream, SparkStreamingDataset):
+            if not plans.knows_format(spark, stream.file_format):
+                yield f"{name}: {stream.missing_format()}"
+
+
+def unpaired(spark: SparkSession, streams: Streams) -> Iterator[str]:
+    """Find checkpoints and outputs that do not belong together."""
+    for name, stream in streams.items():
+        if getattr(stream, "is_files", False) and stream.checkpoint:
+            output = stream.filepath  # type: ignore[attr-defined]
+            problem = checkpoints.mismatch(spark, stream.checkpoint, output)
+            if problem:
+                yield (
+                    f"{name}: {problem}; put back what is missing, or start over: "
+                    f"rm -r {stream.checkpoint} {output}"
+                )
+
+
+def impossible(spark: SparkSession, streams: Streams) -> Iterator[str]:
+    """Find plans that Spark could never run in their output mode."""
+    for name, stream in streams.items():
+        try:
+            plans.refuse_impossible(
+                spark, stream.data, stream.output_mode, stream.continuous
+            )
+        except Exception as error:
+            yield f"{name}: {_explained(error, stream.output_mode)}"
+
+
+def changed(spark: SparkSession, streams: Streams) -> Iterator[str]:
+    """Find streams that are no longer what their checkpoint was made by."""
+    for name, stream in streams.items():
+        if stream.checkpoint:
+            for change in checkpoints.changes(spark, stream.checkpoint, stream.data):
+                yield (
+                    f"{name}: checkpoint {stream.checkpoint} belongs to another stream: "
+                    f"{change}; undo the change, or give the new stream a checkpoint "
+                    "and an output of its own"
+                )
+
+
+def _problem(name: str, attempt: Callable[[], Any]) -> Iterator[str]:
+    try:
+        attempt()
+    except DatasetError as error:
+        yield f"{name}: {error}"
+
+
+def _explained(error: Exception, output_mode: str) -> str:
+    text = first_sentence(error)
+    if "no streaming aggregations" in text:
+        return (
+            "output_mode 'complete' writes the whole result each time, and only an "
+            "aggregation (groupBy) has one; set output_mode: append"
+        )
+    if "without watermark" in text:
+        return (
+            "output_mode 'append' writes a group once it can no longer change, and "
+            "without a watermark no group ever can; add .withWatermark(column, "
+            "'10 minutes') before groupBy, or set output_mode: update or complete"
+        )
+    return f"Spark cannot run this in output_mode '{output_mode}': {text}"

@@ -1,0 +1,195 @@
+"""The Spark session: one a process, out of ``spark.yml``, started when first needed."""
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from kedro.utils import find_kedro_project
+from pyspark import SparkConf, SparkContext, __version__
+from pyspark.sql import SparkSession
+
+from .errors import StreamsError
+
+logger = logging.getLogger(__name__)
+
+JAVA = 17  # the oldest that Spark 4 runs on
+JAVA_ADVICE = (
+    f"install Java {JAVA} or newer (Debian, Ubuntu: apt install "
+    f"openjdk-{JAVA}-jre-headless; macOS: brew install openjdk@{JAVA}; "
+    "conda: conda install openjdk) and, if it is not on the PATH, set JAVA_HOME"
+)
+LOGGING = Path(__file__).with_name("log4j2.properties")
+
+# Read by the program that starts the JVM, so without effect once it runs.
+AT_LAUNCH = {
+    "spark.driver.extraClassPath",
+    "spark.driver.extraJavaOptions",
+    "spark.driver.memory",
+    "spark.jars.excludes",
+    "spark.jars.packages",
+}
+
+
+class _State:
+    """What the hooks handed over, and the session made of it."""
+
+    settings: dict[str, Any] = {}
+    project_path: Path | None = None
+    started: SparkContext | None = None
+    warned_about: SparkContext | None = None
+    lock = RLock()
+
+
+def configure(settings: dict[str, Any], project_path: Path) -> None:
+    """Remember ``spark.yml``; nothing starts yet."""
+    _State.settings = settings
+    _State.project_path = project_path
+
+
+def project_path() -> Path:
+    """Return the folder that relative paths start from."""
+    return _State.project_path or find_kedro_project(Path.cwd()) or Path.cwd()
+
+
+def log_file() -> Path:
+    """Return where Spark writes its warnings and stack traces."""
+    return project_path() / "logs" / "spark.log"
+
+
+def get_spark(*formats: str) -> SparkSession:
+    """Return the running session, or start one that can read and write ``formats``."""
+    with _State.lock:
+        running = SparkContext._active_spark_context
+        if running is None:
+            return _start(_settings_for(formats))
+        session = SparkSession.builder.getOrCreate()
+        if running not in (_State.started, _State.warned_about):
+            _adapt(session)
+            _State.warned_about = running
+        return session
+
+
+def stop_spark() -> None:
+    """Close the session if it was started here; somebody else's stays open."""
+    with _State.lock:
+        context = _State.started
+        if context is not None and context is SparkContext._active_spark_context:
+            SparkSession.builder.getOrCreate().stop()
+        _State.started = None
+
+
+def package_for(file_format: str) -> str | None:
+    """Return the package that ``spark.yml`` names for a format."""
+    packages = _State.settings.get("packages") or {}
+    return packages.get(file_format.lower())
+
+
+def spark_package(artifact: str) -> str:
+    """Return the coordinates of a Spark module, of the installed pyspark's version."""
+    return f"org.apache.spark:{artifact}_2.13:{__version__}"
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _settings_for(formats: tuple[str, ...]) -> dict[str, Any]:
+    """Add the packages of the formats in use to the settings of ``spark.yml``."""
+    settings = {k: v for k, v in _State.settings.items() if k != "packages"}
+    wanted = [settings.get("spark.jars.packages"), *map(package_for, formats)]
+    packages = ",".join(dict.fromkeys(filter(None, wanted)))
+    return {**settings, "spark.jars.packages": packages} if packages else settings
+
+
+def _start(settings: dict[str, Any]) -> SparkSession:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        settings = _not_decided_by_submit(settings)
+    else:
+        _check_java()
+        settings = _for_this_machine(settings)
+    session = SparkSession.builder.config(map=settings).getOrCreate()
+    _State.started = session.sparkContext
+    logger.info("Spark %s started, UI at %s", session.version, _ui(session))
+    return session
+
+
+def _ui(session: SparkSession) -> str:
+    return session.sparkContext.uiWebUrl or "none (spark.ui.enabled is false)"
+
+
+def _for_this_machine(settings: dict[str, Any]) -> dict[str, Any]:
+    """Prepare the JVM that is about to start."""
+    if str(settings.get("spark.master", "local")).startswith("local"):
+        # Workers would otherwise run whatever python3 comes first on the PATH.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # The UI would otherwise listen on every network interface.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    options = (
+        f"-Dlog4j2.configurationFile={LOGGING.as_uri()} "
+        f'-Dspark.log.file="{log_file().as_posix()}" '
+        f"{settings.get('spark.driver.extraJavaOptions', '')}"
+    )
+    return {**settings, "spark.driver.extraJavaOptions": options.strip()}
+
+
+def _not_decided_by_submit(settings: dict[str, Any]) -> dict[str, Any]:
+    """Drop what spark-submit has decided already, and say what comes too late."""
+    SparkContext._ensure_initialized()
+    given = dict(SparkConf().getAll())
+    _warn_too_late([k for k in AT_LAUNCH & settings.keys() if k not in given])
+    return {
+        key: value
+        for key, value in settings.items()
+        if key not in given and key not in AT_LAUNCH
+    }
+
+
+def _adapt(session: SparkSession) -> None:
+    """Apply to a session that was there before us what can still be applied."""
+    too_late = []
+    for key, value in _settings_for(()).items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if session.conf.isModifiable(key):
+            session.conf.set(key, text)
+        elif session.conf.get(key, "") != text:
+            too_late.append(key)
+    _warn_too_late(too_late)
+
+
+def _warn_too_late(keys: list[str]) -> None:
+    if keys:
+        logger.warning(
+            "Spark was running already, so these settings of spark.yml have no "
+            "effect: %s. Give them to whatever starts Spark (spark-submit --conf, "
+            "the cluster's own settings), or start Spark here.",
+            ", ".join(sorted(keys)),
+        )
+
+
+def _check_java() -> None:
+    """Refuse a missing or too old Java before Spark answers with a traceback."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        place = f"in JAVA_HOME ({home})" if home else "on the PATH"
+        raise StreamsError(
+            f"Spark needs Java, and there is none {place}; {JAVA_ADVICE}"
+        )
+    answer = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, check=False
+    )
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    if found and int(found[1]) < JAVA:
+        raise StreamsError(
+            f"Spark needs Java {JAVA} or newer, and {java} is Java {found[1]}; "
+            f"{JAVA_ADVICE}"
+        )

@@ -1,0 +1,184 @@
+"""Starts streams, watches them, and stops them."""
+
+import logging
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from ..datasets import StreamSink
+from . import checkpoints, plans
+from .errors import StreamsError, first_sentence
+from .progress import Progress, last_batch
+from .session import log_file
+from .signals import StopRequest
+
+logger = logging.getLogger(__name__)
+
+POLL = 0.2  # seconds between two looks at the streams
+UNITS = {"second": 1, "minute": 60, "hour": 3600}
+
+
+@dataclass
+class RunSettings:
+    """The ``streams`` of ``parameters.yml``."""
+
+    until: str = "stopped"
+    drain: str = "30 seconds"
+    progress: str = "10 seconds"
+
+    def __post_init__(self) -> None:
+        if self.until not in ("stopped", "caught_up"):
+            raise StreamsError(
+                f"streams.until is '{self.until}' in the parameters; write stopped "
+                "(run until Ctrl-C) or caught_up (end when all there is has been read)"
+            )
+        self.drain_seconds = _seconds("drain", self.drain)
+        self.progress_seconds = _seconds("progress", self.progress)
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> "RunSettings":
+        """Read the settings, refusing unknown ones."""
+        known = cls.__dataclass_fields__
+        if unknown := sorted(parameters.keys() - known.keys()):
+            raise StreamsError(
+                f"streams.{unknown[0]} in the parameters is not known; there are "
+                f"{', '.join(f'streams.{name}' for name in known)}"
+            )
+        return cls(**parameters)
+
+
+def supervise(
+    spark: SparkSession,
+    streams: dict[str, StreamSink],
+    settings: RunSettings,
+    stop: StopRequest,
+) -> None:
+    """Run streams until they end, one fails, or a stop is asked for."""
+    run = _Run(spark, streams, settings)
+    try:
+        with Progress(settings.progress_seconds) as progress:
+            while not stop.count and run.goes_on():
+                progress.show(run.queries, run.waiting)
+                time.sleep(POLL)
+            progress.show(run.queries, run.waiting, now=True)
+    finally:
+        run.stop(stop)
+
+
+class _Run:
+    """The streams of one run: those that wait, and those that were started."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        streams: dict[str, StreamSink],
+        settings: RunSettings,
+    ) -> None:
+        self._spark = spark
+        self._streams = streams
+        self._settings = settings
+        self._bounded = settings.until == "caught_up"
+        self._upstream = _upstream(streams) if self._bounded else {}
+        self.queries: dict[str, StreamingQuery] = {}
+
+    @property
+    def waiting(self) -> list[str]:
+        return [name for name in self._streams if name not in self.queries]
+
+    def goes_on(self) -> bool:
+        """Start what can start; raise if a stream failed; say if any still runs."""
+        active = {name for name, query in self.queries.items() if query.isActive}
+        for name in self.queries.keys() - active:
+            self._raise_if_failed(name)
+        for name in self.waiting:
+            if not self._upstream.get(name, set()) & (active | set(self.waiting)):
+                self._start(name)
+                active.add(name)
+        return bool(active)
+
+    def _start(self, name: str) -> None:
+        stream = self._streams[name]
+        if stream.checkpoint:
+            checkpoints.remember(self._spark, stream.checkpoint, stream.data)
+        try:
+            self.queries[name] = stream.start(available_now=self._bounded)
+        except Exception as error:
+            raise StreamsError(
+                f"stream {name} did not start: {first_sentence(error)}"
+            ) from error
+
+    def _raise_if_failed(self, name: str) -> None:
+        error = self.queries[name].exception()
+        if error is not None:
+            raise StreamsError(
+                f"stream {name} failed: {first_sentence(error)}\n"
+                f"The full trace is in {log_file()}; once the cause is mended, run "
+                "again: the stream goes on from its last committed batch."
+            )
+
+    def stop(self, stop: StopRequest) -> None:
+        """Let each stream finish the batch it is in, for a while; then end it."""
+        running = {n: q for n, q in self.queries.items() if q.isActive}
+        if running:
+            logger.info("Stopping %s (Ctrl-C again to stop at once)", _names(running))
+        asked = stop.count
+        deadline = time.monotonic() + self._settings.drain_seconds
+        batches = {name: _batch(query) for name, query in running.items()}
+        while running and stop.count == asked and time.monotonic() < deadline:
+            for name, query in list(running.items()):
+                if _is_between_batches(query) or _batch(query) != batches[name]:
+                    running.pop(name).stop()
+            time.sleep(POLL / 4)
+        for query in running.values():
+            query.stop()
+        for name, query in self.queries.items():
+            logger.info("%s: %s, %s", name, _end(query), self._committed(name))
+
+    def _committed(self, name: str) -> str:
+        checkpoint = self._streams[name].checkpoint
+        if not checkpoint:
+            return "keeps no checkpoint"
+        batch = checkpoints.latest(self._spark, f"{checkpoint}/commits")
+        return f"last committed batch: {'none' if batch is None else batch}"
+
+
+def _upstream(streams: dict[str, StreamSink]) -> dict[str, set[str]]:
+    """Find for each stream those that write what it reads."""
+    writers = {getattr(stream, "filepath", None): n for n, stream in streams.items()}
+    return {
+        name: {
+            writers[path] for path in plans.source_paths(stream.data) if path in writers
+        }
+        for name, stream in streams.items()
+    }
+
+
+def _is_between_batches(query: StreamingQuery) -> bool:
+    return not query.isActive or not query.status["isTriggerActive"]
+
+
+def _batch(query: StreamingQuery) -> int | None:
+    progress = last_batch(query)
+    return progress["batchId"] if progress else None
+
+
+def _end(query: StreamingQuery) -> str:
+    return "failed" if query.exception() else "ended"
+
+
+def _names(queries: dict[str, StreamingQuery]) -> str:
+    return f"{len(queries)} streams" if len(queries) > 1 else next(iter(queries))
+
+
+def _seconds(name: str, text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) (second|minute|hour)s?", str(text))
+    if not match:
+        raise StreamsError(
+            f"streams.{name} is '{text}' in the parameters; write a number and a unit, "
+            "e.g. 30 seconds"
+        )
+    return float(match[1]) * UNITS[match[2]]

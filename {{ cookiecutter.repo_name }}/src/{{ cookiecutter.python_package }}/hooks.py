@@ -1,0 +1,66 @@
+"""Start Spark when a run needs it; supervise the streams a run describes."""
+
+from typing import Any
+
+from kedro.framework.context import KedroContext
+from kedro.framework.hooks import hook_impl
+from kedro.io import CatalogProtocol, DataCatalog, DatasetError
+from kedro.pipeline import Pipeline
+
+from .extras.streams import checks, session
+from .extras.streams.errors import StreamsError
+from .extras.streams.run import StreamsRun
+
+
+class SparkHooks:
+    """Hands ``spark.yml`` to the session, which starts when something needs it."""
+
+    @hook_impl
+    def after_context_created(self, context: KedroContext) -> None:
+        """Remember the settings; no Java process starts here."""
+        session.configure(context.config_loader["spark"], context.project_path)
+
+    @hook_impl
+    def before_pipeline_run(self, pipeline: Pipeline, catalog: DataCatalog) -> None:
+        """Start Spark before one of Kedro's own datasets starts it without settings."""
+        types = [catalog.get_type(name) or "" for name in pipeline.datasets()]
+        if any(name.startswith("kedro_datasets.spark.") for name in types):
+            session.get_spark()
+
+
+class SparkStreamsHook:
+    """Makes a run of streams last: nodes describe them, this starts and watches them."""
+
+    @hook_impl
+    def after_context_created(self, context: KedroContext) -> None:
+        """Keep the context, whose parameters say how long to run."""
+        self._context = context
+
+    @hook_impl(tryfirst=True)
+    def before_pipeline_run(
+        self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol
+    ) -> None:
+        """Check what can be checked before any node runs, and hold the sinks back."""
+        self._catalog = catalog
+        self._run = StreamsRun(pipeline, catalog)
+        if self._run.streams:
+            checks.refuse_wrong_runner(run_params, catalog)
+            self._run.prepare(self._context.params.get("streams") or {})
+
+    @hook_impl
+    def before_dataset_saved(self, dataset_name: str, data: Any) -> None:
+        """Refuse a stream where a batch is expected."""
+        checks.refuse_stream_into_batch(self._catalog.get(dataset_name), data)
+
+    @hook_impl(trylast=True)
+    def after_pipeline_run(self) -> None:
+        """Start the streams, and stay until they end."""
+        if self._run.streams:
+            self._run.supervise()
+
+    @hook_impl
+    def on_pipeline_error(self, error: Exception) -> None:
+        """Clean up; say in a sentence what a dataset refused, without a traceback."""
+        self._run.close()
+        if self._run.streams and isinstance(error, DatasetError):
+            raise StreamsError(str(error)) from error

@@ -1,0 +1,28 @@
+"""The few settings that differ from Kedro's defaults."""
+
+from {{ cookiecutter.python_package }}.extras.datasets import (
+    StreamCatalog,
+)
+from {{ cookiecutter.python_package }}.extras.streams.session import (
+    cores,
+    spark_package,
+)
+from {{ cookiecutter.python_package }}.hooks import (
+    SparkHooks,
+    SparkStreamsHook,
+)
+
+HOOKS = (SparkHooks(), SparkStreamsHook())
+
+# Streams are called what their catalog entries are called.
+DATA_CATALOG_CLASS = StreamCatalog
+
+CONFIG_LOADER_ARGS = {
+    "base_env": "base",
+    "default_run_env": "local",
+    "config_patterns": {"spark": ["spark*", "spark*/**"]},
+    # An environment adds to base's settings, key by key, instead of replacing them.
+    "merge_strategy": {"spark": "soft", "parameters": "soft"},
+    # What conf/base/spark.yml may ask for: {% raw %}${cores:}, ${spark_package:spark-avro}{% endraw %}
+    "custom_resolvers": {"cores": cores, "spark_package": spark_package},
+}
