@@ -1,7 +1,13 @@
 """The project's pipelines, by name."""
 
+import warnings
+
 from kedro.framework.project import find_pipelines
 from kedro.pipeline import Pipeline
+
+# Kedro warns of dots in names, because it uses them for namespaces, which this
+# project does not have.
+warnings.filterwarnings("ignore", message="One or more dataset names contain '.'")
 
 
 def register_pipelines() -> dict[str, Pipeline]:
