@@ -219,7 +219,9 @@ class SparkStreamingDataset(StreamSink):
     def _refuse_wrong_place(self) -> None:
         name = self.file_format.lower()
         if self.filepath and self.table:
-            raise DatasetError("filepath and table exclude each other; write one of them")
+            raise DatasetError(
+                "filepath and table exclude each other; write one of them"
+            )
         if name in FILE_FORMATS and not (self.filepath or self.table):
             raise DatasetError(
                 f"file_format '{self.file_format}' needs a folder to read from or "
@@ -262,6 +264,7 @@ class SparkStreamingDataset(StreamSink):
             "filepath": self.filepath,
             "table": self.table,
             "streaming": self._streaming,
+            "schema": self._schema,
             "load_args": _without_secrets(self._load_args),
             "save_args": _without_secrets(self._save_args),
         }

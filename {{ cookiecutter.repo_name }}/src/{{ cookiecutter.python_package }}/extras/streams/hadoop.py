@@ -19,10 +19,15 @@ def names(spark: SparkSession, folder: str) -> list[str]:
     return [entry.getPath().getName() for entry in files.listStatus(location)]
 
 
-def make_folder(spark: SparkSession, folder: str) -> None:
-    """Create a folder and those above it."""
+def make_folder(spark: SparkSession, folder: str) -> list[str]:
+    """Create a folder and those above it; return those that are new, deepest first."""
     files, location = _locate(spark, folder)
+    above, new = location, []
+    while above is not None and not files.exists(above):
+        new.append(above.toString())
+        above = above.getParent()
     files.mkdirs(location)
+    return new
 
 
 def remove_if_empty(spark: SparkSession, folder: str) -> None:

@@ -90,8 +90,7 @@ class StreamsRun:
         }
         for folder in {source.filepath for source in self._sources.values()} & written:
             if folder and not hadoop.exists(self._spark, folder):
-                hadoop.make_folder(self._spark, folder)
-                self._new_folders.append(folder)
+                self._new_folders += hadoop.make_folder(self._spark, folder)
 
     def _announce(self) -> None:
         end = "Ctrl-C stops them"

@@ -1,0 +1,171 @@
+"""Projects generated with real ``kedro new``, and clean environments to run them in."""
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+BOUNDED = "--params=streams.until=caught_up"
+DEADLINE = 120  # seconds; only ever reached by a failure
+
+# Short, long, and with a hyphen.
+NAMES = ["Ox", "Refrigerated Goods Warehouse Monitoring And Forecasting", "cold-store"]
+
+
+def sh(*command: object, cwd: Path | None = None, env: dict | None = None, **kwargs):
+    """Run a command to its end; the caller looks at code and output."""
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        **kwargs,
+    )
+
+
+def ok(*command: object, **kwargs) -> str:
+    """Run a command that must succeed, and return what it printed."""
+    result = sh(*command, **kwargs)
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, f"{command} exited {result.returncode}:\n{output}"
+    return output
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition, and fail with its name when it does not come."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.1)
+
+
+@dataclass
+class Project:
+    """A generated project, and the Python that runs it."""
+
+    folder: Path
+    python: Path = Path(sys.executable)
+
+    @property
+    def package(self) -> str:
+        return self.folder.name.replace("-", "_")
+
+    def copy(self, folder: Path) -> "Project":
+        """Return a fresh copy, whose sample files keep their age."""
+        target = folder / self.folder.name
+        shutil.copytree(self.folder, target)
+        return Project(target, self.python)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [str(self.python), "-m", "kedro", *arguments]
+
+    def kedro(self, *arguments: str, **kwargs):
+        """Run a command of Kedro's to its end."""
+        return sh(
+            *self.command(*arguments), cwd=kwargs.pop("cwd", self.folder), **kwargs
+        )
+
+    def run(self, *arguments: str) -> str:
+        """Run what is there, and expect success."""
+        return ok(*self.command("run", BOUNDED, *arguments), cwd=self.folder)
+
+    def edit(self, path: str, *changes: tuple[str, str]) -> None:
+        """Change a file of the project, as a user would with an editor."""
+        file = self.folder / path
+        text = file.read_text()
+        for old, new in changes:
+            assert old in text, f"{old!r} is not in {path}"
+            text = text.replace(old, new)
+        file.write_text(text)
+
+    def lines(self, pattern: str) -> list[str]:
+        """Return the rows of CSV files, without their headings, sorted."""
+        files = sorted(self.folder.glob(pattern))
+        return sorted(line for f in files for line in f.read_text().splitlines()[1:])
+
+    def commits(self, stream: str) -> int:
+        """Count the batches that a stream has committed."""
+        folder = self.folder / "data/04_checkpoint" / stream / "commits"
+        return len([f for f in folder.glob("*") if f.name.isdigit()])
+
+
+def new_project(folder: Path, name: str, kedro: Path = BIN / "kedro") -> Project:
+    """Generate a project with the alias, as a user does."""
+    ok(kedro, "new", "--starter=spark-streaming", f"--name={name}", cwd=folder)
+    return Project(folder / name.lower().replace(" ", "-"))
+
+
+def new_environment(folder: Path, *packages: object) -> Path:
+    """Make a clean virtual environment with some packages; return its Python."""
+    ok("uv", "venv", "-q", folder)
+    python = folder / "bin" / "python"
+    ok("uv", "pip", "install", "-q", "--python", python, *packages)
+    return python
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_environment():
+    """Keep telemetry, terminal width and colours out of what is compared."""
+    os.environ["KEDRO_DISABLE_TELEMETRY"] = "1"
+    os.environ["COLUMNS"] = "200"
+    os.environ["NO_COLOR"] = "1"
+
+
+@pytest.fixture(scope="session", params=NAMES, ids=["short", "long", "hyphen"])
+def generated(request, tmp_path_factory) -> Project:
+    """A freshly generated project; look, do not touch."""
+    return new_project(tmp_path_factory.mktemp("generated"), request.param)
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory) -> Project:
+    """The project that other tests copy."""
+    return new_project(tmp_path_factory.mktemp("pristine"), "Cold Store")
+
+
+@pytest.fixture
+def project(pristine, tmp_path) -> Project:
+    """A copy of the project to run, edit and break."""
+    return pristine.copy(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def code(pristine) -> SimpleNamespace:
+    """The generated project's own modules, imported into this process."""
+    sys.path.insert(0, str(pristine.folder / "src"))
+    return SimpleNamespace(
+        datasets=importlib.import_module("cold_store.extras.datasets"),
+        session=importlib.import_module("cold_store.extras.streams.session"),
+        errors=importlib.import_module("cold_store.extras.streams.errors"),
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(code, tmp_path_factory):
+    """One session for all tests of this process, with the project's own settings."""
+    settings = {
+        "spark.master": "local[2]",
+        "spark.sql.shuffle.partitions": 2,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.ui.enabled": False,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    code.session.configure(settings, ROOT / ".cache")
+    session = code.session.get_spark()
+    code.session._State.started = None  # somebody else's session, which runs leave open
+    yield session
+    session.stop()

@@ -1,0 +1,185 @@
+"""The generated project, as it lies there: complete, rendered, clean."""
+
+import os
+import re
+
+import pytest
+from conftest import BIN, NAMES, ROOT, new_environment, new_project, ok
+
+FILES = """
+.github/workflows/ci.yml
+.gitignore
+README.md
+conf/base/catalog.yml
+conf/base/parameters.yml
+conf/base/spark.yml
+conf/local/.gitkeep
+conf/logging.yml
+data/01_raw/products/products.csv
+data/01_raw/stream/inventory/deliveries_01.json
+data/01_raw/stream/inventory/deliveries_02.json
+data/01_raw/stream/inventory/deliveries_03.json
+data/01_raw/stream/sensor/readings_01.csv
+data/01_raw/stream/sensor/readings_02.csv
+data/01_raw/stream/sensor/readings_03.csv
+data/01_raw/stream/sensor/readings_04.csv
+pyproject.toml
+src/PACKAGE/__init__.py
+src/PACKAGE/__main__.py
+src/PACKAGE/extras/__init__.py
+src/PACKAGE/extras/datasets/__init__.py
+src/PACKAGE/extras/datasets/arguments.py
+src/PACKAGE/extras/datasets/catalog.py
+src/PACKAGE/extras/datasets/micro_batch_dataset.py
+src/PACKAGE/extras/datasets/spark_streaming_dataset.py
+src/PACKAGE/extras/datasets/stream_sink.py
+src/PACKAGE/extras/streams/__init__.py
+src/PACKAGE/extras/streams/checkpoints.py
+src/PACKAGE/extras/streams/checks.py
+src/PACKAGE/extras/streams/errors.py
+src/PACKAGE/extras/streams/hadoop.py
+src/PACKAGE/extras/streams/log4j2.properties
+src/PACKAGE/extras/streams/plans.py
+src/PACKAGE/extras/streams/progress.py
+src/PACKAGE/extras/streams/run.py
+src/PACKAGE/extras/streams/session.py
+src/PACKAGE/extras/streams/signals.py
+src/PACKAGE/extras/streams/supervisor.py
+src/PACKAGE/hooks.py
+src/PACKAGE/pipeline_registry.py
+src/PACKAGE/pipelines/__init__.py
+src/PACKAGE/pipelines/inventory/__init__.py
+src/PACKAGE/pipelines/inventory/nodes.py
+src/PACKAGE/pipelines/inventory/pipeline.py
+src/PACKAGE/pipelines/sensor/__init__.py
+src/PACKAGE/pipelines/sensor/nodes.py
+src/PACKAGE/pipelines/sensor/pipeline.py
+src/PACKAGE/settings.py
+tests/conftest.py
+tests/test_datasets.py
+tests/test_inventory.py
+tests/test_run.py
+tests/test_sensor.py
+"""
+
+
+def files_of(project) -> list[str]:
+    return sorted(
+        str(path.relative_to(project.folder))
+        for path in project.folder.rglob("*")
+        if path.is_file() and "_cache" not in str(path)
+    )
+
+
+def test_it_has_exactly_these_files(generated):
+    assert files_of(generated) == FILES.replace("PACKAGE", generated.package).split()
+
+
+def test_nothing_is_left_unrendered(generated):
+    for name in files_of(generated):
+        text = (generated.folder / name).read_text()
+        assert not re.search(r"\{\{|\{%|cookiecutter", text), name
+
+
+def test_no_file_ends_in_blank_or_unfinished_lines(generated):
+    for name in files_of(generated):
+        text = (generated.folder / name).read_text()
+        assert not text or (text.endswith("\n") and not text.endswith("\n\n")), name
+
+
+@pytest.mark.parametrize(
+    "command", ["ruff check .", "ruff format --check .", "mypy --no-incremental"]
+)
+def test_it_is_clean(generated, command):
+    tool, *arguments = command.split()
+
+    ok(BIN / tool, *arguments, cwd=generated.folder)
+
+
+def test_the_samples_are_as_old_as_their_numbers_say(generated):
+    for folder in ("inventory", "sensor"):
+        files = sorted((generated.folder / "data/01_raw/stream" / folder).iterdir())
+        ages = [os.stat(file).st_mtime for file in files]
+        assert ages == sorted(set(ages))
+
+
+def test_git_keeps_the_samples_and_ignores_what_streams_write(generated, tmp_path):
+    ok("git", "init", "-q", tmp_path)
+    ok(
+        "cp",
+        "-r",
+        *generated.folder.glob("*"),
+        generated.folder / ".gitignore",
+        tmp_path,
+    )
+    for written in ("data/03_primary/stock.csv", "logs/spark.log", "conf/local/me.yml"):
+        (tmp_path / written).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / written).touch()
+
+    seen = ok("git", "status", "--porcelain", "-uall", cwd=tmp_path)
+
+    assert "data/01_raw/stream/sensor/readings_01.csv" in seen
+    assert "conf/local/.gitkeep" in seen
+    assert not re.search(r"03_primary|spark\.log|me\.yml", seen)
+
+
+@pytest.mark.parametrize("where", ["the starter's README", "the project's README"])
+def test_every_path_a_readme_names_exists(generated, where):
+    """In the project, or, for what streams write, in its catalog."""
+    is_starter = where.startswith("the starter")
+    readme = (ROOT if is_starter else generated.folder) / "README.md"
+    catalog = (generated.folder / "conf/base/catalog.yml").read_text()
+    named = set(
+        re.findall(
+            r"`((?:[\w.{}<>-]+/)+[\w.<>-]*|[\w-]+\.(?:md|yml|toml|py|log))`",
+            readme.read_text(),
+        )
+    )
+    assert named
+    for path in named:
+        path = path.replace("<package>", generated.package)
+        places = (ROOT, generated.folder, generated.folder / "src")
+        exists = any((place / path).exists() for place in places)
+        written = path.rstrip("/") in catalog or path.startswith(("logs/", "dist/"))
+        is_dataset = re.search(rf"^{re.escape(path)}:", catalog, re.MULTILINE)
+        assert exists or written or is_dataset, f"{readme} names {path}"
+
+
+@pytest.mark.parametrize("generated", NAMES[:1], indirect=True, ids=["short"])
+def test_its_own_tests_pass_in_a_clean_environment(generated, tmp_path):
+    project = generated.copy(tmp_path)
+    project.python = new_environment(tmp_path / "venv", "-e", f"{project.folder}[dev]")
+
+    output = ok(project.python, "-m", "pytest", "-q", cwd=project.folder)
+
+    assert " passed" in output and "skipped" not in output
+
+
+def test_its_own_tests_pass_under_a_long_name(tmp_path):
+    project = new_project(tmp_path, NAMES[1])
+
+    output = ok(project.python, "-m", "pytest", "-q", cwd=project.folder)
+
+    assert " passed" in output and "skipped" not in output
+
+
+def test_its_own_tests_pass_on_the_newest_spark(pristine, tmp_path):
+    """The pin is for the packages; the code itself moves on with Spark."""
+    project = pristine.copy(tmp_path)
+    project.edit("pyproject.toml", ("pyspark==4.0.0", "pyspark>=4.0.0"))
+    project.python = new_environment(tmp_path / "venv", "-e", f"{project.folder}[dev]")
+    version = ok(project.python, "-c", "import pyspark; print(pyspark.__version__)")
+    assert version.strip() != "4.0.0"
+
+    output = ok(project.python, "-m", "pytest", "-q", cwd=project.folder)
+
+    assert " passed" in output and "skipped" not in output
+
+
+def test_the_readme_commands_of_the_project_are_real(pristine):
+    """Each ``kedro`` command of the README is one that Kedro knows in this project."""
+    text = (pristine.folder / "README.md").read_text()
+    commands = set(re.findall(r"\bkedro ([a-z]+)\b", text))
+    known = ok(*pristine.command("--help"), cwd=pristine.folder)
+    for command in commands - {"viz"}:
+        assert re.search(rf"^\s+{command}\b", known, re.MULTILINE), command
