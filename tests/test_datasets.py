@@ -277,7 +277,7 @@ def test_a_stream_that_reads_what_an_entry_writes_knows_its_schema(
 def test_the_catalog_of_the_original_article_works(code, spark, source, tmp_path):
     """With only ``type`` changed: a JSON source without schema, a CSV sink."""
     kind = "cold_store.extras.datasets.SparkStreamingDataset"
-    catalog = code.datasets.StreamCatalog.from_config(
+    catalog = DataCatalog.from_config(
         {
             "raw.new_inventory": {
                 "type": kind,
@@ -303,7 +303,6 @@ def test_the_catalog_of_the_original_article_works(code, spark, source, tmp_path
     query.processAllAvailable()
     query.stop()
 
-    assert query.name == "int.new_inventory"
     written = [line for f in (tmp_path / "out").glob("*.csv") for line in f.open()]
     assert sorted(written) == ["A,3\n", "B,5\n", "sku,units\n"]
 

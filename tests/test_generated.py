@@ -29,7 +29,6 @@ src/PACKAGE/__main__.py
 src/PACKAGE/extras/__init__.py
 src/PACKAGE/extras/datasets/__init__.py
 src/PACKAGE/extras/datasets/arguments.py
-src/PACKAGE/extras/datasets/catalog.py
 src/PACKAGE/extras/datasets/micro_batch_dataset.py
 src/PACKAGE/extras/datasets/spark_streaming_dataset.py
 src/PACKAGE/extras/datasets/stream_sink.py

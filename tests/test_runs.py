@@ -213,6 +213,10 @@ def finish(process: subprocess.Popen) -> None:
         process.kill()
 
 
+def is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 def all_committed(project: Project) -> bool:
     return (
         project.commits("int_new_inventory") > 0
@@ -247,7 +251,7 @@ def test_sigterm_stops_a_live_run_cleanly_and_new_files_were_read(project, tmp_p
     for stream in ("int.new_inventory", "processed.stock", "processed.sensor"):
         assert re.search(rf"{stream}: batch \d+, \d+ rows", text)
         assert re.search(rf"{stream}: ended, last committed batch: \d+", text)
-    assert not any(child.is_running() for child in children), "an orphan was left"
+    wait_until(lambda: not any(map(is_alive, children)), "the last child's end")
     assert_all_is_written(project)
 
 
@@ -263,7 +267,7 @@ def test_ctrl_c_in_a_terminal_stops_the_table_and_the_run(project):
         timeout=120,
     )
     try:
-        child.expect(r"stream .*state .*batch .*rows .*rows/s .*took")
+        child.expect("stream.*state.*batch.*rows.*rows/s.*took")
         child.expect(r"processed\.sensor\s+waiting for data\s+4")
         child.sendintr()
         child.expect(pexpect.EOF)
@@ -291,7 +295,7 @@ def test_a_signal_while_spark_starts_ends_the_run_without_an_orphan(project, tmp
 
     assert code == 0, log.read_text()
     assert "Traceback" not in log.read_text()
-    assert not any(child.is_running() for child in children)
+    wait_until(lambda: not any(map(is_alive, children)), "the last child's end")
 
 
 def test_one_failed_stream_ends_the_run_with_its_reason_last(project):
@@ -383,6 +387,26 @@ def test_make_says_in_a_sentence_that_java_is_missing(tmp_path):
 
     assert result.returncode != 0
     assert "Java 17 or newer is needed, and there is none on the PATH" in result.stderr
+
+
+def test_packages_are_asked_for_only_when_an_entry_needs_them(project):
+    """And where nothing can be downloaded, the reason names the package."""
+    nowhere = "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=9 -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9"
+    offline = {**os.environ, "JAVA_TOOL_OPTIONS": nowhere}
+    project.edit(
+        "conf/base/spark.yml",
+        ("spark.ui.port", f"spark.jars.ivy: {project.folder}/ivy\nspark.ui.port"),
+    )
+
+    default = project.kedro("run", BOUNDED, "--pipelines=sensor", env=offline)
+    assert default.returncode == 0, default.stdout + default.stderr
+    assert not (project.folder / "ivy").exists()
+
+    project.edit("conf/base/catalog.yml", ("file_format: json", "file_format: avro"))
+    missing = project.kedro("run", env=offline)
+    assert missing.returncode == 1
+    assert "org.apache.spark:spark-avro_2.13:4.0.0" in missing.stderr.splitlines()[-1]
+    assert "Traceback" not in missing.stdout + missing.stderr
 
 
 @pytest.mark.parametrize(

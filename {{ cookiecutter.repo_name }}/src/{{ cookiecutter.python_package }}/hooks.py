@@ -36,6 +36,13 @@ class SparkStreamsHook:
         """Keep the context, whose parameters say how long to run."""
         self._context = context
 
+    @hook_impl
+    def after_catalog_created(self, catalog: DataCatalog) -> None:
+        """Tell streams what they are called, before a notebook builds them."""
+        for name, entry in catalog.config_resolver.config.items():
+            if str(entry.get("type", "")).startswith(f"{__package__}.extras.datasets."):
+                entry.setdefault("name", name)
+
     @hook_impl(tryfirst=True)
     def before_pipeline_run(
         self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol

@@ -1,8 +1,5 @@
 """The few settings that differ from Kedro's defaults."""
 
-from {{ cookiecutter.python_package }}.extras.datasets import (
-    StreamCatalog,
-)
 from {{ cookiecutter.python_package }}.extras.streams.session import (
     cores,
     spark_package,
@@ -13,9 +10,6 @@ from {{ cookiecutter.python_package }}.hooks import (
 )
 
 HOOKS = (SparkHooks(), SparkStreamsHook())
-
-# Streams are called what their catalog entries are called.
-DATA_CATALOG_CLASS = StreamCatalog
 
 CONFIG_LOADER_ARGS = {
     "base_env": "base",

@@ -1,8 +1,7 @@
 """What a stream reads and writes. Knows Spark's readers and writers, nothing of runs."""
 
-from .catalog import StreamCatalog
 from .micro_batch_dataset import MicroBatchDataset
 from .spark_streaming_dataset import SparkStreamingDataset
 from .stream_sink import StreamSink
 
-__all__ = ["MicroBatchDataset", "SparkStreamingDataset", "StreamCatalog", "StreamSink"]
+__all__ = ["MicroBatchDataset", "SparkStreamingDataset", "StreamSink"]

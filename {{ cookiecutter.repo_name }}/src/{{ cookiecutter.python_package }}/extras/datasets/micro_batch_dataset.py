@@ -34,9 +34,11 @@ class MicroBatchDataset(StreamSink):
         *,
         datasets: list[dict[str, Any]],
         save_args: dict[str, Any],
+        name: str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         """Build the wrapped datasets; they need not exist yet."""
+        self.name = name
         if not isinstance(datasets, list) or not datasets:
             raise DatasetError(
                 "datasets is empty, so batches would go nowhere; write a list with at "

@@ -66,6 +66,7 @@ class SparkStreamingDataset(StreamSink):
         load_args: dict[str, Any] | None = None,
         save_args: dict[str, Any] | None = None,
         credentials: dict[str, Any] | None = None,
+        name: str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         """Refuse every mistake that can be seen without Spark.
@@ -79,8 +80,10 @@ class SparkStreamingDataset(StreamSink):
             save_args: ``output_mode``, ``checkpoint``, ``trigger``, ``query_name``,
                 ``partition_by``, and options of Spark's writer.
             credentials: Options for reader and writer that are never shown.
+            name: What the entry is called; the hooks fill it in.
             metadata: Ignored here, for other tools.
         """
+        self.name = name
         self.file_format = file_format
         self.filepath = arguments.absolute(filepath) if filepath else None
         self.table = table

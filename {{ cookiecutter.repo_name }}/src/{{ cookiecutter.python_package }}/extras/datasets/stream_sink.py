@@ -19,7 +19,7 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
 
     _SINGLE_PROCESS = True  # Spark's session cannot follow into another process
 
-    name: str | None = None
+    name: str | None = None  # of the catalog entry; the hooks tell
     held = False
     query: StreamingQuery | None = None
     _data: DataFrame | None = None

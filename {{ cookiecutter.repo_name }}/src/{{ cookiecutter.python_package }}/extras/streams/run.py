@@ -20,6 +20,9 @@ class StreamsRun:
     def __init__(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
         datasets = checks.datasets_of(pipeline, catalog)
         sinks, inputs = pipeline.all_outputs(), pipeline.all_inputs()
+        for name, dataset in datasets.items():
+            if isinstance(dataset, StreamSink):
+                dataset.name = name
         self.streams: dict[str, StreamSink] = {
             name: dataset
             for name, dataset in datasets.items()

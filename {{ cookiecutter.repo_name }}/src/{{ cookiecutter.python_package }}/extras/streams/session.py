@@ -6,12 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 from kedro.utils import find_kedro_project
 from pyspark import SparkConf, SparkContext, __version__
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from .errors import StreamsError
@@ -24,6 +27,7 @@ JAVA_ADVICE = (
     f"openjdk-{JAVA}-jre-headless; macOS: brew install openjdk@{JAVA}; "
     "conda: conda install openjdk) and, if it is not on the PATH, set JAVA_HOME"
 )
+STDERR = 2  # the file descriptor that a new process inherits
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Read by the program that starts the JVM, so without effect once it runs.
@@ -116,10 +120,38 @@ def _start(settings: dict[str, Any]) -> SparkSession:
     else:
         _check_java()
         settings = _for_this_machine(settings)
-    session = SparkSession.builder.config(map=settings).getOrCreate()
+    with _stderr_in(log_file()):
+        session = _create(settings)
     _State.started = session.sparkContext
     logger.info("Spark %s started, UI at %s", session.version, _ui(session))
     return session
+
+
+def _create(settings: dict[str, Any]) -> SparkSession:
+    try:
+        return SparkSession.builder.config(map=settings).getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise StreamsError(
+            f"Java ended before Spark had started, and {log_file()} says why; often a "
+            "package could not be downloaded: "
+            f"{settings.get('spark.jars.packages') or 'none was asked for'}"
+        ) from error
+
+
+@contextmanager
+def _stderr_in(path: Path) -> Iterator[None]:
+    """Let the JVM and its Python workers complain to a file, not over the table."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    terminal = os.dup(STDERR)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, STDERR)
+        os.close(terminal)
 
 
 def _ui(session: SparkSession) -> str:
