@@ -23,7 +23,6 @@ bench: setup           ## ratios, measured side by side; written to benchmarks/r
 	@$(BIN)/python benchmarks/run.py
 
 pictures: setup        ## the pictures of the README (needs chromium)
-	@$(BIN)/uv pip install -q -r $(EXAMPLE)/pyproject.toml --extra viz
 	@$(BIN)/python tools/pictures.py docs
 
 setup:

@@ -11,14 +11,20 @@ REPO = "{{ cookiecutter.repo_name }}"
 
 # A project of one of these names comes first on the import path, so that its
 # own code, Kedro or Spark would import the project instead of the package.
+# The tests hold this list against what the dependencies install.
 TAKEN = {
-    *("attr", "attrs", "click", "cookiecutter", "dynaconf", "fsspec", "git"),
-    *("ipython", "jinja2", "jupyter", "jupyterlab", "notebook", "more_itertools"),
-    *("kedro", "kedro_datasets", "kedro_spark_streaming", "kedro_telemetry"),
-    *("kedro_viz", "omegaconf", "packaging", "parse", "pluggy", "rich", "yaml"),
-    *("numpy", "pandas", "py4j", "pyarrow", "pyspark", "delta", "google", "grpc"),
-    *("build", "hatchling", "mypy", "pip", "pytest", "ruff", "setuptools", "uv"),
-    *("conf", "data", "docs", "src", "test", "tests"),
+    *"antlr4 appdirs arrow attr attrs binaryornot certifi charset_normalizer".split(),
+    *"click cookiecutter dateutil dynaconf fsspec git gitdb idna jinja2".split(),
+    *"lazy_loader markdown_it markupsafe mdurl more_itertools omegaconf".split(),
+    *"packaging parse pluggy pydevd_plugins pygments pyproject_hooks pytz".split(),
+    *"requests rich slugify smmap text_unidecode tomli_w typing_extensions".split(),
+    *"tzdata urllib3 vendor_licenses yaml".split(),
+    *"kedro kedro_datasets kedro_datasets_benchmarks".split(),
+    *"kedro_datasets_experimental kedro_telemetry kedro_viz".split(),
+    *"kedro_spark_streaming numpy pandas py4j pyarrow pyspark".split(),
+    *"delta google grpc ipython jupyter jupyterlab notebook".split(),
+    *"build hatchling mypy pip pytest ruff setuptools uv".split(),
+    *"conf data docs src test tests".split(),
     *keyword.kwlist,
     *sys.stdlib_module_names,
 }

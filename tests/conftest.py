@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -115,6 +117,14 @@ def new_environment(folder: Path, *packages: object) -> Path:
     return python
 
 
+def run_in_process(project: Project, *pipelines: str, **selection: list[str]) -> None:
+    """Run what is there, in this process and its session."""
+    bootstrap_project(project.folder)
+    until = {"streams": {"until": "caught_up"}}
+    with KedroSession.create(project.folder, runtime_params=until) as session:
+        session.run(pipeline_names=list(pipelines) or None, **selection)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quiet_environment():
     """Keep telemetry, terminal width and colours out of what is compared."""
@@ -166,6 +176,5 @@ def spark(code, tmp_path_factory):
     }
     code.session.configure(settings, ROOT / ".cache")
     session = code.session.get_spark()
-    code.session._State.started = None  # somebody else's session, which runs leave open
     yield session
     session.stop()

@@ -5,9 +5,8 @@ import shutil
 
 import pytest
 import yaml
-from conftest import Project
-from kedro.framework.session import KedroSession
-from kedro.framework.startup import bootstrap_project
+from click import ClickException
+from conftest import Project, run_in_process
 
 STREAM = "cold_store.extras.datasets.SparkStreamingDataset"
 BATCHES = "cold_store.extras.datasets.MicroBatchDataset"
@@ -130,7 +129,7 @@ MISTAKES = {
     ),
     "unknown key": (
         readings(colour="blue"),
-        "key 'colour' is not known here; options of Spark's reader go in load_args",
+        "key 'colour' is not known here; known: file_format, filepath, table",
     ),
     "trigger among reader options": (
         readings(load_args={"trigger": "10 seconds"}),
@@ -235,6 +234,18 @@ MISTAKES = {
         "processed.sensor: Spark cannot run this in output_mode 'append': "
         "Continuous processing does not support",
     ),
+    "trigger with more than its name": (
+        averages_saved(trigger="once upon a time"),
+        "trigger 'once upon a time' does not exist; write an interval",
+    ),
+    "continuous without an interval": (
+        averages_saved(trigger="continuous"),
+        "trigger 'continuous' does not exist; write an interval (10 seconds)",
+    ),
+    "a source as a sink": (
+        averages(file_format="rate", filepath=None),
+        "file_format 'rate' can be read, not written; choose another, e.g. parquet",
+    ),
     "batch frame into a stream sink": (
         readings(streaming=False),
         "this is a sink for streams and was given a batch DataFrame, which ends",
@@ -277,18 +288,10 @@ def overlay(project: Project, entries: dict) -> None:
     (project.folder / "conf/local/catalog.yml").write_text(yaml.safe_dump(entries))
 
 
-def run(project: Project, *pipelines: str, **selection: list[str]) -> None:
-    """Run what is there, in this process and its session."""
-    bootstrap_project(project.folder)
-    until = {"streams": {"until": "caught_up"}}
-    with KedroSession.create(project.folder, runtime_params=until) as session:
-        session.run(pipeline_names=list(pipelines) or None, **selection)
-
-
 def refusal(project: Project, *pipelines: str, **selection: list[str]) -> str:
     """Run, expect to be refused, and return the reason."""
-    with pytest.raises(Exception) as caught:
-        run(project, *pipelines, **selection)
+    with pytest.raises((ClickException, KeyError)) as caught:
+        run_in_process(project, *pipelines, **selection)
     return str(caught.value)
 
 
@@ -358,7 +361,7 @@ def test_a_sink_refused_by_its_node_is_told_in_a_sentence_too(project):
 def ran(project, spark) -> Project:
     """A project whose sensor pipeline has run once."""
     overlay(project, readings() | averages())
-    run(project, "sensor")
+    run_in_process(project, "sensor")
     return project
 
 
@@ -369,7 +372,7 @@ def test_output_without_its_checkpoint_is_refused(ran):
     reason = refusal(ran, "sensor")
 
     assert "processed.sensor: output" in reason and "is gone, so Spark would" in reason
-    assert f"start over: rm -r {ran.folder}/data/04_checkpoint/proc" in reason
+    assert f"start over by deleting {ran.folder}/data/04_checkpoint/proc" in reason
     assert written(ran) == before
 
 
@@ -403,23 +406,74 @@ def test_a_checkpoint_of_another_source_is_refused(ran):
     assert "01_raw/stream/sensor, not csv from" in reason
 
 
-def test_a_checkpoint_of_another_grouping_is_refused(project, spark):
-    run(project, "inventory")
-    record = project.folder / "data/04_checkpoint/processed_stock/_stream.json"
-    record.write_text(record.read_text().replace("sku STRING, ", ""))
-    for checksum in record.parent.glob("._stream*"):
-        checksum.unlink()
+def test_a_checkpoint_of_another_window_is_refused(ran):
+    """Spark itself would mix the old windows with the new."""
+    (ran.folder / "conf/local/parameters.yml").write_text("sensor: {window: 7 minutes}")
+
+    reason = refusal(ran, "sensor")
+
+    assert "time window of 300000000 and " in reason
+    assert "time window of 420000000 and " in reason
+
+
+def test_a_checkpoint_of_another_grouping_is_refused(ran, monkeypatch):
+    from cold_store.pipelines.sensor import pipeline
+
+    original = pipeline.average_by_window
+
+    def average_by_window(readings, window, lateness):
+        averages = original(readings, window, lateness)
+        return averages.withColumnRenamed("sensor_id", "id").dropDuplicates(["id"])
+
+    monkeypatch.setattr(pipeline, "average_by_window", average_by_window)
+
+    reason = refusal(ran, "sensor")
+
+    assert "belongs to another stream: it kept Aggregate by sensor_id" in reason
+    assert "not Deduplicate by id STRING and Aggregate by sensor_id" in reason
+
+
+def test_a_torn_record_of_a_checkpoint_does_not_stop_a_run(ran):
+    """As a crash in the middle of the first start leaves it."""
+    record = ran.folder / "data/04_checkpoint/processed_sensor/_stream.json"
+    record.write_text('{"sources": [')
+
+    run_in_process(ran, "sensor")
+
+    assert json.loads(record.read_text())["sources"]
+
+
+def test_starting_over_names_the_streams_downstream(project, spark):
+    run_in_process(project, "inventory")
+    shutil.rmtree(project.folder / "data/02_intermediate")
 
     reason = refusal(project, "inventory")
 
-    assert (
-        "it kept Aggregate by name STRING, aisle STRING, not Aggregate by sku" in reason
+    assert "start over (with processed.stock, which read it) by deleting" in reason
+    assert "04_checkpoint/int_new_inventory" in reason
+    assert "04_checkpoint/processed_stock" in reason
+
+
+def test_a_column_that_csv_cannot_hold_is_refused(project, spark, code):
+    from cold_store.extras.streams import checks
+
+    sink = code.datasets.SparkStreamingDataset(
+        file_format="csv",
+        filepath=str(project.folder / "out"),
+        save_args={"checkpoint": str(project.folder / "checkpoint")},
     )
+    sink.held = True
+    rate = code.datasets.SparkStreamingDataset(file_format="rate").load()
+    sink.save(rate.selectExpr("window(timestamp, '1 minute') AS window"))
+
+    (reason,) = checks.unstorable({"a": sink})
+
+    assert reason.startswith("a: column window is of type struct, and csv has no place")
 
 
 def test_a_checkpoint_and_output_that_belong_together_are_accepted(ran):
     before = ran.lines("data/03_primary/sensor/*.csv")
 
-    run(ran, "sensor")
+    run_in_process(ran, "sensor")
 
     assert before and ran.lines("data/03_primary/sensor/*.csv") == before

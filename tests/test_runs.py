@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections import defaultdict
@@ -14,7 +15,15 @@ import pexpect
 import psutil
 import pytest
 import yaml
-from conftest import BIN, BOUNDED, ROOT, Project, ok, wait_until
+from conftest import (
+    BIN,
+    BOUNDED,
+    ROOT,
+    Project,
+    new_environment,
+    ok,
+    wait_until,
+)
 
 DELIVERIES = "data/02_intermediate/inventory/*.csv"
 STOCK = "data/03_primary/stock.csv"
@@ -150,10 +159,10 @@ def test_a_run_started_elsewhere_writes_into_the_project(project, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "checkpoints"),
     [
-        (["--tags=sensor"], {"processed_sensor"}),
+        (["--tags=inventory"], {"int_new_inventory", "processed_stock"}),
         (
-            ["--runner=ThreadRunner", "--pipelines=inventory"],
-            {"int_new_inventory", "processed_stock"},
+            ["--runner=ThreadRunner"],
+            {"int_new_inventory", "processed_stock", "processed_sensor"},
         ),
     ],
     ids=["tags", "threads"],
@@ -163,6 +172,7 @@ def test_parts_of_the_project_can_be_run(project, arguments, checkpoints):
 
     made = {folder.name for folder in (project.folder / "data/04_checkpoint").iterdir()}
     assert made == checkpoints
+    assert project.lines(STOCK) == expected_stock(project)
 
 
 def test_a_run_can_begin_at_a_node_whose_input_is_stored(project):
@@ -170,6 +180,33 @@ def test_a_run_can_begin_at_a_node_whose_input_is_stored(project):
     assert project.commits("processed_stock") == 0
 
     project.run("--from-nodes=count_units_on_shelf")
+
+    assert project.lines(STOCK) == expected_stock(project)
+
+
+def test_a_stream_may_read_a_folder_by_another_entry(project):
+    """Kedro sees no connection between the two, and the order is right all the same."""
+    project.edit(
+        "conf/base/catalog.yml",
+        (
+            "processed.stock:  ",
+            "the.same.folder:\n"
+            "  type: cold_store.extras.datasets.SparkStreamingDataset\n"
+            "  file_format: csv\n"
+            "  filepath: data/02_intermediate/inventory/\n"
+            "  load_args:\n"
+            "    schema: sku STRING, new_stock INT, arrived_at TIMESTAMP, name STRING,"
+            " aisle STRING, processed_at TIMESTAMP\n"
+            "    header: true\n\n"
+            "processed.stock:  ",
+        ),
+    )
+    project.edit(
+        "src/cold_store/pipelines/inventory/pipeline.py",
+        ('inputs="int.new_inventory"', 'inputs="the.same.folder"'),
+    )
+
+    project.run("--pipelines=inventory")
 
     assert project.lines(STOCK) == expected_stock(project)
 
@@ -190,6 +227,60 @@ def test_a_run_without_streams_is_an_ordinary_run(project):
     )
 
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_starting_over_gives_the_same_again(project):
+    project.run("--pipelines=inventory")
+    for folder in ("02_intermediate", "03_primary", "04_checkpoint"):
+        shutil.rmtree(project.folder / "data" / folder)
+
+    project.run("--pipelines=inventory")
+
+    assert project.lines(STOCK) == expected_stock(project)
+
+
+def test_a_table_is_found_again_by_the_next_run(project):
+    """Spark's own catalog forgets tables when it ends; the files stay."""
+    entry = "  file_format: csv\n  filepath: data/03_primary/sensor/"
+    project.edit(
+        "conf/base/catalog.yml", (entry, "  file_format: csv\n  table: averages")
+    )
+    table = "spark-warehouse/averages/*.csv"
+
+    project.run("--pipelines=sensor")
+    first = project.lines(table)
+    project.run("--pipelines=sensor")
+
+    assert first == expected_averages(project)
+    assert project.lines(table) == first
+
+
+def test_it_runs_on_the_newest_spark(pristine, tmp_path):
+    """The pin is for the packages; the code itself moves on with Spark."""
+    project = pristine.copy(tmp_path)
+    project.edit("pyproject.toml", ("pyspark==4.0.0", "pyspark>=4.0.0"))
+    project.python = new_environment(tmp_path / "venv", "-e", f"{project.folder}[dev]")
+    version = ok(project.python, "-c", "import pyspark; print(pyspark.__version__)")
+    assert version.strip() != "4.0.0"
+
+    own = ok(project.python, "-m", "pytest", "-q", cwd=project.folder)
+    output = project.run()
+
+    assert " passed" in own and "skipped" not in own
+    assert f"Spark {version.strip()} started" in output
+    assert_all_is_written(project)
+
+
+def test_the_demo_shows_what_the_streams_wrote(tmp_path):
+    """In an environment with the project and what it depends on, nothing more."""
+    output = ok(BIN / "python", ROOT / "tools/demo.py", tmp_path, cwd=tmp_path)
+
+    project = Project(tmp_path / "cold-store")
+    assert_all_is_written(project)
+    for row in project.lines(STOCK):
+        sku, name, _, units = row.split(",")
+        assert re.search(rf"{sku} +│ {name} *│.*│ {units} ", output), row
+    assert "kedro run  " in output, "what to type next"
 
 
 # --- live --------------------------------------------------------------------
@@ -229,7 +320,7 @@ def test_sigterm_stops_a_live_run_cleanly_and_new_files_were_read(project, tmp_p
     log = tmp_path / "log.txt"
     process = start(project, log)
     try:
-        wait_until(lambda: all_committed(project), f"streams:\n{log.read_text()}")
+        wait_until(lambda: all_committed(project), "all streams' first batches")
         children = psutil.Process(process.pid).children(recursive=True)
         assert any("java" in child.name() for child in children)
         samples = project.folder / "data/01_raw/stream/inventory"
@@ -280,22 +371,82 @@ def test_ctrl_c_in_a_terminal_stops_the_table_and_the_run(project):
     assert "Traceback" not in seen and "Error" not in seen
 
 
-def test_a_signal_while_spark_starts_ends_the_run_without_an_orphan(project, tmp_path):
+def jvm_of(process: subprocess.Popen) -> list[psutil.Process]:
+    """Return Spark's Java process, once there is one."""
+    return [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if any("SparkSubmit" in word for word in child.cmdline())
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_spark_starts_ends_the_run_without_an_orphan(
+    project, tmp_path, number
+):
     log = tmp_path / "log.txt"
     process = start(project, log)
     try:
-        wait_until(
-            lambda: psutil.Process(process.pid).children(recursive=True), "a JVM"
-        )
-        children = psutil.Process(process.pid).children(recursive=True)
+        wait_until(lambda: jvm_of(process), "a JVM")
+        jvm = jvm_of(process)
+        process.send_signal(number)
+        code = process.wait(timeout=120)
+    finally:
+        finish(process)
+
+    assert code == 0, log.read_text()
+    assert "Stopped before any stream was started" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert project.commits("int_new_inventory") == 0
+    wait_until(lambda: not any(map(is_alive, jvm)), "the JVM's end")
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_batch(project, tmp_path):
+    """A stream whose batch would last for ever is given up at once."""
+    log = tmp_path / "log.txt"
+    project.edit(
+        "src/cold_store/pipelines/sensor/nodes.py",
+        (
+            "    complete = readings.dropna",
+            "    @F.udf('double')\n"
+            "    def stuck(value):\n"
+            "        import time\n\n"
+            "        time.sleep(3600)\n\n"
+            "    readings = readings.withColumn('value', stuck('value'))\n"
+            "    complete = readings.dropna",
+        ),
+    )
+    project.edit("conf/base/parameters.yml", ("drain: 30 seconds", "drain: 1 hour"))
+    process = start(project, log)
+    offsets = project.folder / "data/04_checkpoint/processed_sensor/offsets/0"
+    try:
+        wait_until(offsets.exists, "the batch that never ends")
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: "Stopping" in log.read_text(), "the drain")
         process.send_signal(signal.SIGINT)
         code = process.wait(timeout=120)
     finally:
         finish(process)
 
     assert code == 0, log.read_text()
+    assert "processed.sensor: ended, last committed batch: none" in log.read_text()
     assert "Traceback" not in log.read_text()
-    wait_until(lambda: not any(map(is_alive, children)), "the last child's end")
+
+
+def test_a_killed_java_is_one_sentence(project, tmp_path):
+    log = tmp_path / "log.txt"
+    process = start(project, log)
+    try:
+        wait_until(lambda: project.commits("int_new_inventory"), "a batch")
+        jvm_of(process)[0].kill()
+        code = process.wait(timeout=120)
+    finally:
+        finish(process)
+
+    assert code == 1
+    last = log.read_text().strip().splitlines()[-1]
+    assert last.startswith("Error: Spark's Java process has ended: it was killed")
+    assert "Traceback" not in log.read_text()
 
 
 def test_one_failed_stream_ends_the_run_with_its_reason_last(project):

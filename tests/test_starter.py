@@ -1,12 +1,16 @@
 """The alias and ``kedro new``: wherever it is installed from, whatever the name."""
 
+import re
 import subprocess
 import tarfile
 import zipfile
+from contextlib import suppress
+from importlib import metadata
 
 import pexpect
 import pytest
 from conftest import BIN, ROOT, Project, new_environment, ok, sh
+from packaging.requirements import Requirement
 
 KEDRO = BIN / "kedro"
 TEMPLATE = "{{ cookiecutter.repo_name }}"
@@ -138,6 +142,33 @@ def test_a_name_that_cannot_be_imported_is_refused(tmp_path, name, reason, propo
     assert reason in result.stderr
     assert f'try --name="{proposal}' in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_package_that_the_project_imports_can_be_hidden():
+    """Whatever the dependencies install is on the list of refused names."""
+    hook = (ROOT / "hooks/pre_gen_project.py").read_text()
+    dependencies, waiting = set(), ["click", "kedro", "kedro-datasets", "pyspark"]
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name not in dependencies:
+            dependencies.add(name)
+            with suppress(metadata.PackageNotFoundError):
+                needed = [Requirement(r) for r in metadata.requires(name) or []]
+                waiting += [
+                    r.name
+                    for r in needed
+                    if not r.marker or r.marker.evaluate({"extra": ""})
+                ]
+    installed = {
+        module.lower()
+        for module, owners in metadata.packages_distributions().items()
+        if any(owner.lower().replace("_", "-") in dependencies for owner in owners)
+    }
+
+    possible = {name for name in installed if re.fullmatch("[a-z][a-z0-9_]+", name)}
+
+    assert {"pyspark", "requests", "yaml"} <= possible
+    assert [n for n in sorted(possible) if not re.search(rf"\b{n}\b", hook)] == []
 
 
 def test_what_a_refusal_proposes_is_accepted(tmp_path):

@@ -1,5 +1,8 @@
 """Say in one sentence what a machine lacks, before anything is installed."""
 
+from __future__ import annotations
+
+import os
 import re
 import shutil
 import subprocess
@@ -12,17 +15,20 @@ def lack() -> str | None:
     """Return what is missing or too old, or nothing."""
     if sys.version_info < PYTHON:
         return "Python 3.10 or newer is needed; try: make PYTHON=python3.12 ..."
-    java = shutil.which("java")
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
+        place = f"in JAVA_HOME ({home})" if home else "on the PATH"
         return (
-            f"Java {JAVA} or newer is needed, and there is none on the PATH; install it "
+            f"Java {JAVA} or newer is needed, and there is none {place}; install it "
             f"(Debian, Ubuntu: apt install openjdk-{JAVA}-jre-headless; macOS: brew "
             f"install openjdk@{JAVA})"
         )
     answer = subprocess.run([java, "-version"], capture_output=True, text=True)
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
-    if version and int(version[1]) < JAVA:
-        return f"Java {JAVA} or newer is needed, and {java} is Java {version[1]}"
+    if version is None or int(version[1]) < JAVA:
+        found = f"Java {version[1]}" if version else "none"
+        return f"Java {JAVA} or newer is needed, and {java} is {found}"
     return None
 
 

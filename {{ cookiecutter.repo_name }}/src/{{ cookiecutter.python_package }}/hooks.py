@@ -7,6 +7,7 @@ from kedro.framework.hooks import hook_impl
 from kedro.io import CatalogProtocol, DataCatalog, DatasetError
 from kedro.pipeline import Pipeline
 
+from .extras.datasets import SparkStreamingDataset
 from .extras.streams import checks, session
 from .extras.streams.errors import StreamsError
 from .extras.streams.run import StreamsRun
@@ -22,14 +23,22 @@ class SparkHooks:
 
     @hook_impl
     def before_pipeline_run(self, pipeline: Pipeline, catalog: DataCatalog) -> None:
-        """Start Spark before one of Kedro's own datasets starts it without settings."""
-        types = [catalog.get_type(name) or "" for name in pipeline.datasets()]
-        if any(name.startswith("kedro_datasets.spark.") for name in types):
-            session.get_spark()
+        """Start Spark before a dataset starts it without all settings and packages."""
+        datasets = [catalog.get(name) for name in pipeline.datasets()]
+        modules = [type(dataset).__module__ for dataset in datasets]
+        formats = [
+            dataset.file_format
+            for dataset in datasets
+            if isinstance(dataset, SparkStreamingDataset)
+        ]
+        if formats or any(m.startswith("kedro_datasets.spark.") for m in modules):
+            session.get_spark(*formats)
 
 
 class SparkStreamsHook:
     """Makes a run of streams last: nodes describe them, this starts and watches them."""
+
+    _run: StreamsRun | None = None  # absent from the processes of ParallelRunner
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -49,25 +58,34 @@ class SparkStreamsHook:
     ) -> None:
         """Check what can be checked before any node runs, and hold the sinks back."""
         self._catalog = catalog
-        self._run = StreamsRun(pipeline, catalog)
-        if self._run.streams:
+        run = StreamsRun(pipeline, catalog)
+        self._run = run if run.streams else None
+        if self._run:
             checks.refuse_wrong_runner(run_params, catalog)
             self._run.prepare(self._context.params.get("streams") or {})
 
     @hook_impl
+    def before_node_run(self) -> None:
+        """Hear Ctrl-C between two nodes."""
+        if self._run:
+            self._run.end_if_asked()
+
+    @hook_impl
     def before_dataset_saved(self, dataset_name: str, data: Any) -> None:
         """Refuse a stream where a batch is expected."""
-        checks.refuse_stream_into_batch(self._catalog.get(dataset_name), data)
+        if getattr(data, "isStreaming", False):
+            checks.refuse_stream_into_batch(self._catalog.get(dataset_name))
 
     @hook_impl(trylast=True)
     def after_pipeline_run(self) -> None:
         """Start the streams, and stay until they end."""
-        if self._run.streams:
+        if self._run:
             self._run.supervise()
 
     @hook_impl
     def on_pipeline_error(self, error: Exception) -> None:
         """Clean up; say in a sentence what a dataset refused, without a traceback."""
-        self._run.close()
-        if self._run.streams and isinstance(error, DatasetError):
-            raise StreamsError(str(error)) from error
+        if self._run:
+            self._run.close()
+            if isinstance(error, DatasetError):
+                raise StreamsError(str(error)) from error

@@ -28,7 +28,8 @@ OTHER_SPELLINGS = {
 READER_KEYS = ("schema", "maxFilesPerTrigger", "maxBytesPerTrigger", "cleanSource")
 
 INTERVAL = re.compile(
-    r"(interval\s+)?(\d+\s+(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+"
+    r"(interval\s+)?(\d+\s+(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+",
+    re.IGNORECASE,
 )
 INTERVAL_ADVICE = "write an interval as a number and a unit, e.g. 10 seconds"
 TRIGGERS = "an interval (10 seconds), available_now, once, continuous 1 second"
@@ -38,11 +39,13 @@ def refuse_unknown(cls: type, config: dict[str, Any]) -> None:
     """Refuse keys of a catalog entry that the dataset does not know."""
     known = list(inspect.signature(cls).parameters)
     for key in config:
+        if key in SINK_KEYS:
+            raise DatasetError(f"key '{key}' is not known here; put it under save_args")
         if key not in known:
-            misplaced = "save_args" if key in SINK_KEYS else "load_args"
-            hint = _near(key, known) or f"options of Spark's reader go in {misplaced}"
-            if key in SINK_KEYS:
-                hint = f"put it under {misplaced}"
+            nearest = _nearest(key, known)
+            hint = (
+                f"did you mean {nearest}?" if nearest else f"known: {', '.join(known)}"
+            )
             raise DatasetError(f"key '{key}' is not known here; {hint}")
 
 
@@ -93,15 +96,16 @@ def trigger(save_args: dict[str, Any]) -> dict[str, Any]:
         return {}
     if not isinstance(text, str):
         raise DatasetError(f"trigger {text!r} is not a text; write {TRIGGERS}")
-    kind, _, interval = text.partition(" ")
-    if kind == "available_now":
+    if text == "available_now":
         return {"availableNow": True}
-    if kind == "once":
+    if text == "once":
         return {"once": True}
-    if kind == "continuous":
+    kind, _, interval = text.partition(" ")
+    if kind == "continuous" and interval:
         return {"continuous": _interval(interval)}
-    if kind == "real_time":
-        return {"realTime": _interval(interval), **_real_time_exists()}
+    if kind == "real_time" and interval:
+        _refuse_missing_real_time()
+        return {"realTime": _interval(interval)}
     if re.fullmatch(r"[a-zA-Z]\w*", kind) and kind != "interval":
         raise DatasetError(f"trigger '{text}' does not exist; write {TRIGGERS}")
     return {"processingTime": _interval(text)}
@@ -114,7 +118,9 @@ def is_remote(path: str) -> bool:
 
 def absolute(path: str) -> str:
     """Anchor a relative path at the project, whatever the current folder."""
-    return path if is_remote(path) else os.path.abspath(project_path() / path)
+    if is_remote(path):
+        return path.rstrip("/")
+    return os.path.abspath(project_path() / path)
 
 
 def _interval(text: str) -> str:
@@ -128,18 +134,12 @@ def _interval(text: str) -> str:
     return text
 
 
-def _real_time_exists() -> dict[str, Any]:
+def _refuse_missing_real_time() -> None:
     if "realTime" not in inspect.signature(DataStreamWriter.trigger).parameters:
         raise DatasetError(
             f"trigger real_time does not exist in Spark {__version__}; write a short "
             "interval such as 1 second, or raise pyspark in pyproject.toml"
         )
-    return {}
-
-
-def _near(key: str, known: list[str]) -> str | None:
-    match = _nearest(key, known)
-    return f"did you mean {match}?" if match else None
 
 
 def _nearest(key: str, known: Any) -> str | None:

@@ -56,7 +56,8 @@ class MicroBatchDataset(StreamSink):
     @staticmethod
     def _build(config: dict[str, Any]) -> AbstractDataset:
         """Kedro makes paths absolute, but not inside lists."""
-        paths = {k: arguments.absolute(config[k]) for k in ["filepath"] if k in config}
+        keys = config.keys() & {"filepath", "filename", "path"}
+        paths = {key: arguments.absolute(config[key]) for key in keys}
         return AbstractDataset.from_config("datasets", {**config, **paths})
 
     def load(self) -> Any:

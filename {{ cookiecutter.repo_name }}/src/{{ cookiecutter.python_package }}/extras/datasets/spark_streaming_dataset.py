@@ -7,7 +7,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from kedro.io import DatasetError
 from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +25,9 @@ FILE_FORMATS = {"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "
 PATHLESS_FORMATS = {"console", "kafka", "memory", "noop", "rate", "rate-micro-batch"}
 PATHLESS_FORMATS |= {"socket"}
 FORGETFUL_SINKS = {"console", "memory", "noop"}  # nothing there to be written twice
+ONLY_SOURCES = {"binaryfile", "rate", "rate-micro-batch", "socket"}
+FIXED_SCHEMA = {"binaryfile", "text"}
+GLOB = re.compile(r"[*?\[{]")
 SCHEMA_ADVICE = "it should hold what frame.schema.json() gives"
 SECRET = re.compile(r"password|secret|token|jaas|credential|access.?key", re.IGNORECASE)
 
@@ -126,6 +128,7 @@ class SparkStreamingDataset(StreamSink):
         reader = reader.options(**self._credentials)
         try:
             if self.table:
+                self._register_table(spark, schema=None)
                 return reader.table(self.table)
             if self.is_files:
                 self._require_folder(spark)
@@ -138,6 +141,7 @@ class SparkStreamingDataset(StreamSink):
         writer = writer.format(self.file_format).options(**options)
         writer = writer.options(**self._credentials)
         if self.table:
+            self._register_table(get_spark(), schema=self.data.schema)
             return writer.toTable(self.table)
         return writer.start(self.filepath)
 
@@ -148,14 +152,20 @@ class SparkStreamingDataset(StreamSink):
                 "this entry has streaming: false, so it can only be read; remove that "
                 "line to write a stream, or use spark.SparkDatasetV2 for a batch"
             )
+        if self.file_format.lower() in ONLY_SOURCES:
+            raise DatasetError(
+                f"file_format '{self.file_format}' can be read, not written; choose "
+                "another, e.g. parquet"
+            )
         super().save(data)
 
     def _with_schema(self, reader: Any, spark: SparkSession) -> Any:
         """Give the reader its schema, wherever it is written down."""
         schema = self._schema
         if isinstance(schema, dict):
-            self._schema = schema = _schema_from_file(schema)
-        if schema is None and self._streaming and self.is_files:
+            self._schema = schema = _schema_from_file(spark, schema["filepath"])
+        has_none = schema is None and self.file_format.lower() not in FIXED_SCHEMA
+        if has_none and self._streaming and self.is_files:
             self._schema = schema = self._guessed_schema(spark)
         return reader if schema is None else reader.schema(schema)
 
@@ -179,10 +189,21 @@ class SparkStreamingDataset(StreamSink):
 
     def _require_folder(self, spark: SparkSession) -> None:
         assert self.filepath is not None
-        if "*" not in self.filepath and not hadoop.exists(spark, self.filepath):
+        if not GLOB.search(self.filepath) and not hadoop.exists(spark, self.filepath):
             raise DatasetError(
                 f"folder {self.filepath} does not exist, and a stream of files watches "
                 "a folder; create it, or correct filepath"
+            )
+
+    def _register_table(self, spark: SparkSession, schema: StructType | None) -> None:
+        """Find a table of files again, which Spark's own catalog forgets when it ends."""
+        is_plain = self.file_format.lower() in FILE_FORMATS and "." not in str(self.table)
+        if not is_plain or spark.catalog.tableExists(str(self.table)):
+            return
+        folder = f"{spark.conf.get('spark.sql.warehouse.dir')}/{self.table}"
+        if schema is not None or hadoop.exists(spark, folder):
+            spark.catalog.createTable(
+                str(self.table), path=folder, source=self.file_format, schema=schema
             )
 
     def _explained(self, error: Exception) -> DatasetError:
@@ -281,18 +302,17 @@ def _without_secrets(options: dict[str, Any]) -> dict[str, Any]:
     return {k: "***" if SECRET.search(k) else v for k, v in options.items()}
 
 
-def _schema_from_file(schema: dict[str, Any]) -> StructType:
-    """Read a schema in Spark's JSON form, from a local or remote file."""
-    path = arguments.absolute(schema["filepath"])
-    options = schema.get("credentials") or {}
-    try:
-        with fsspec.open(path, encoding="utf-8", mode="r", **options) as file:
-            content = json.load(file)
-    except FileNotFoundError as error:
+def _schema_from_file(spark: SparkSession, filepath: str) -> StructType:
+    """Read a schema in Spark's JSON form, from wherever Spark can read."""
+    path = arguments.absolute(filepath)
+    text = hadoop.read_text(spark, path)
+    if text is None:
         raise DatasetError(
             f"schema file {path} does not exist; correct the filepath under schema, or "
             "write the file with Path(filepath).write_text(frame.schema.json())"
-        ) from error
+        )
+    try:
+        content = json.loads(text)
     except ValueError as error:
         raise DatasetError(
             f"schema file {path} is not JSON ({error}); {SCHEMA_ADVICE}"

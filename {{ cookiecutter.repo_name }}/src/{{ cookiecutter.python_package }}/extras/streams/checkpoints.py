@@ -11,29 +11,25 @@ RECORD = "_stream.json"
 
 
 class Record(TypedDict):
-    """What a stream was when its checkpoint was made."""
+    """What must stay as it is for a checkpoint to be of use."""
 
     sources: list[str]
     keys: list[str]
 
 
-def record_of(data: DataFrame) -> Record:
-    """Return what must stay as it is for a checkpoint to be of use."""
-    return {"sources": plans.sources(data), "keys": plans.keys(data)}
-
-
 def remember(spark: SparkSession, checkpoint: str, data: DataFrame) -> None:
     """Write down, beside what Spark keeps, which stream a checkpoint belongs to."""
-    text = json.dumps(record_of(data), indent=2)
-    hadoop.write_text(spark, f"{checkpoint}/{RECORD}", text)
+    record = _record_of(data)
+    if record != _read(spark, checkpoint):
+        text = json.dumps(record, indent=2)
+        hadoop.write_text(spark, f"{checkpoint}/{RECORD}", text)
 
 
 def changes(spark: SparkSession, checkpoint: str, data: DataFrame) -> list[str]:
     """Say how a stream differs from the one that its checkpoint belongs to."""
-    text = hadoop.read_text(spark, f"{checkpoint}/{RECORD}")
-    if text is None or latest(spark, f"{checkpoint}/offsets") is None:
+    before, now = _read(spark, checkpoint), _record_of(data)
+    if before is None or latest(spark, f"{checkpoint}/offsets") is None:
         return []
-    before, now = json.loads(text), record_of(data)
     differences = []
     if before["sources"] != now["sources"]:
         differences.append(_difference("read", before["sources"], now["sources"]))
@@ -79,7 +75,21 @@ def latest(spark: SparkSession, log: str) -> int | None:
     return max((int(n) for n in numbers if n.isdigit()), default=None)
 
 
+def _record_of(data: DataFrame) -> Record:
+    return {"sources": plans.sources(data), "keys": plans.keys(data)}
+
+
+def _read(spark: SparkSession, checkpoint: str) -> Record | None:
+    """Return the record; None if there is none, or a crash left half of one."""
+    try:
+        return json.loads(hadoop.read_text(spark, f"{checkpoint}/{RECORD}") or "")
+    except Exception:
+        return None
+
+
 def _difference(verb: str, before: list[str], now: list[str]) -> str:
-    return f"it {verb} {' and '.join(before) or 'nothing'}, not " + (
-        " and ".join(now) or "nothing"
-    )
+    return f"it {verb} {_list(before)}, not {_list(now)}"
+
+
+def _list(items: list[str]) -> str:
+    return " and ".join(items) or "nothing"

@@ -1,7 +1,8 @@
 """All that must hold before a stream starts; each check is one small function."""
 
+import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kedro.io import (
@@ -13,6 +14,7 @@ from kedro.io import (
 )
 from kedro.pipeline import Pipeline
 from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ..datasets import SparkStreamingDataset, StreamSink
 from . import checkpoints, plans
@@ -56,10 +58,8 @@ def refuse_wrong_runner(run_params: dict[str, Any], catalog: CatalogProtocol) ->
         )
 
 
-def refuse_stream_into_batch(dataset: Any, data: Any) -> None:
+def refuse_stream_into_batch(dataset: Any) -> None:
     """Refuse to give a dataset that saves once a stream that never ends."""
-    if not getattr(data, "isStreaming", False):
-        return
     if not isinstance(dataset, StreamSink | MemoryDataset):
         kind = type(dataset).__name__
         raise DatasetError(
@@ -75,6 +75,7 @@ def shared_places(streams: Streams) -> Iterator[str]:
         ("query name", lambda s: s.query_name, "Spark tells streams apart by it"),
         ("checkpoint", lambda s: s.checkpoint, "one would stop the other"),
         ("filepath", lambda s: getattr(s, "filepath", None), "neither could be read"),
+        ("table", lambda s: getattr(s, "table", None), "neither could be read"),
     ]:
         shared = Counter(filter(None, map(value, streams.values())))
         for place in [place for place, count in shared.items() if count > 1]:
@@ -88,7 +89,10 @@ def shared_places(streams: Streams) -> Iterator[str]:
 def unreadable(sources: dict[str, SparkStreamingDataset]) -> Iterator[str]:
     """Find sources that are not there, or whose schema is not understood."""
     for name, dataset in sources.items():
-        yield from _problem(name, dataset.load)
+        try:
+            dataset.load()
+        except DatasetError as error:
+            yield f"{name}: {error}"
 
 
 def unknown_formats(spark: SparkSession, streams: Streams) -> Iterator[str]:
@@ -99,17 +103,29 @@ def unknown_formats(spark: SparkSession, streams: Streams) -> Iterator[str]:
                 yield f"{name}: {stream.missing_format()}"
 
 
-def unpaired(spark: SparkSession, streams: Streams) -> Iterator[str]:
+def unpaired(
+    spark: SparkSession, streams: Streams, upstream: dict[str, set[str]]
+) -> Iterator[str]:
     """Find checkpoints and outputs that do not belong together."""
     for name, stream in streams.items():
-        if getattr(stream, "is_files", False) and stream.checkpoint:
-            output = stream.filepath  # type: ignore[attr-defined]
-            problem = checkpoints.mismatch(spark, stream.checkpoint, output)
+        if isinstance(stream, SparkStreamingDataset) and stream.is_files:
+            problem = stream.checkpoint and checkpoints.mismatch(
+                spark, stream.checkpoint, str(stream.filepath)
+            )
             if problem:
-                yield (
-                    f"{name}: {problem}; put back what is missing, or start over: "
-                    f"rm -r {stream.checkpoint} {output}"
-                )
+                downstream = [n for n, above in upstream.items() if name in above]
+                again = [streams[n] for n in [name, *downstream]]
+                yield f"{name}: {problem}; {_start_over(again, downstream)}"
+
+
+def _start_over(streams: list[StreamSink], downstream: list[str]) -> str:
+    """Say what to delete; who reads a stream's output would read it all once more."""
+    places = [p for s in streams for p in (s.checkpoint, getattr(s, "filepath", None))]
+    also = f" (with {' and '.join(downstream)}, which read it)" if downstream else ""
+    return (
+        f"put back what is missing, or start over{also} by deleting "
+        f"{' '.join(shlex.quote(place) for place in places if place)}"
+    )
 
 
 def impossible(spark: SparkSession, streams: Streams) -> Iterator[str]:
@@ -123,6 +139,20 @@ def impossible(spark: SparkSession, streams: Streams) -> Iterator[str]:
             yield f"{name}: {_explained(error, stream.output_mode)}"
 
 
+def unstorable(streams: Streams) -> Iterator[str]:
+    """Find columns that a format has no place for."""
+    for name, stream in streams.items():
+        if getattr(stream, "file_format", "").lower() == "csv":
+            for field in stream.data.schema:
+                if isinstance(field.dataType, ArrayType | MapType | StructType):
+                    kind = field.dataType.typeName()
+                    yield (
+                        f"{name}: column {field.name} is of type {kind}, and csv has no "
+                        f"place for that; select its parts (e.g. {field.name}.start AS "
+                        "start), or set file_format: parquet"
+                    )
+
+
 def changed(spark: SparkSession, streams: Streams) -> Iterator[str]:
     """Find streams that are no longer what their checkpoint was made by."""
     for name, stream in streams.items():
@@ -133,13 +163,6 @@ def changed(spark: SparkSession, streams: Streams) -> Iterator[str]:
                     f"{change}; undo the change, or give the new stream a checkpoint "
                     "and an output of its own"
                 )
-
-
-def _problem(name: str, attempt: Callable[[], Any]) -> Iterator[str]:
-    try:
-        attempt()
-    except DatasetError as error:
-        yield f"{name}: {error}"
 
 
 def _explained(error: Exception, output_mode: str) -> str:

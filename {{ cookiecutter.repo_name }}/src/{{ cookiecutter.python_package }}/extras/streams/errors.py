@@ -1,5 +1,7 @@
 """The one error a user meets when streams cannot run."""
 
+from typing import Any
+
 import click
 
 
@@ -16,17 +18,19 @@ def listed(problems: list[str]) -> str:
 
 def first_sentence(error: BaseException) -> str:
     """Return what Spark says in an error, without its stack trace and query plan."""
-    java = getattr(error, "java_exception", None)
-    text = str(java.getMessage() if java else error).strip()
-    python_error = _last_line_of_traceback(text)
-    return python_error or text.split("\n")[0].removesuffix(";")
+    java: Any = getattr(error, "java_exception", None)
+    text = str(java.getMessage() or java.toString()) if java else str(error)
+    return _users_own_error(text) or text.strip().split("\n")[0].removesuffix(";")
 
 
-def _last_line_of_traceback(text: str) -> str | None:
-    """Return the user's own exception and line, if Python code failed."""
+def _users_own_error(text: str) -> str | None:
+    """Return the exception and the line that raised it, if Python code failed."""
     _, found, trace = text.partition("Traceback (most recent call last):\n")
     if not found:
         return None
-    lines = trace.split("\n\n")[0].split("\n")
-    places = [line.strip() for line in lines if line.startswith("  File ")]
-    return f"{lines[-1]} ({places[-1]})" if places else lines[-1]
+    lines = trace.split("\n\n")[0].rstrip().split("\n")
+    places = [i for i, line in enumerate(lines) if line.startswith("  File ")]
+    if not places:
+        return lines[-1]
+    message = [line for line in lines[places[-1] + 1 :] if not line.startswith("  ")]
+    return f"{' '.join(message)} ({lines[places[-1]].strip()})"

@@ -1,5 +1,6 @@
 """What a described stream would do, read off Spark's plan of it."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,25 +9,27 @@ from pyspark.sql import DataFrame, SparkSession
 # The options that say what a source reads; a checkpoint is worth nothing elsewhere.
 PLACES = ("path", "subscribe", "subscribePattern", "assign")
 
+# What Spark makes of F.window and F.session_window, with the widths as literals.
+WINDOW = "precisetimestampconversion"
+WIDTH = re.compile(r"\b(\d{4,})L|'(\d[^']*)'")
+
 
 def sources(data: DataFrame) -> list[str]:
     """Describe each source a stream reads, e.g. ``json from /data/in``."""
-    return [_describe_source(node) for node in _nodes(data) if _is_source(node)]
-
-
-def source_paths(data: DataFrame) -> set[str]:
-    """Return the folders a stream reads."""
-    found = (_option(node, "path") for node in _nodes(data) if _is_source(node))
-    return {path.rstrip("/") for path in found if path}
+    return [_describe_source(node) for node in _streaming_nodes(data) if _reads(node)]
 
 
 def keys(data: DataFrame) -> list[str]:
     """Describe what a stream keeps state by, e.g. ``Aggregate by sku STRING``."""
-    return [
-        f"{node.nodeName()} by {', '.join(_columns(node))}"
-        for node in _nodes(data)
-        if node.isStreaming() and node.nodeName() in ("Aggregate", "Deduplicate")
-    ]
+    described = []
+    for node in _streaming_nodes(data):
+        if node.nodeName() == "Aggregate":
+            described.append(_by(node, node.groupingExpressions()))
+        elif node.nodeName() == "Deduplicate":
+            described.append(_by(node, node.keys()))
+        else:
+            described += _windows(node)
+    return described
 
 
 def refuse_impossible(
@@ -52,31 +55,29 @@ def knows_format(spark: SparkSession, file_format: str) -> bool:
     return True
 
 
-def _nodes(data: DataFrame) -> Iterator[Any]:
-    """Walk through the plan, from the sink to the sources."""
+def _streaming_nodes(data: DataFrame) -> Iterator[Any]:
+    """Walk through what streams of a plan, from the sink to the sources."""
     waiting = [data._jdf.queryExecution().analyzed()]
     while waiting:
         node = waiting.pop()
-        yield node
-        waiting.extend(_items(node.children()))
+        if node.isStreaming():
+            yield node
+            waiting.extend(_items(node.children()))
 
 
 def _items(scala_seq: Any) -> list[Any]:
     return [scala_seq.apply(i) for i in range(scala_seq.size())]
 
 
-def _is_source(node: Any) -> bool:
-    return node.isStreaming() and node.nodeName().startswith("StreamingRelation")
+def _reads(node: Any) -> bool:
+    return node.nodeName().startswith("StreamingRelation")
 
 
 def _describe_source(node: Any) -> str:
-    places = [place for name in PLACES if (place := _option(node, name))]
-    return " from ".join([_format(node), *places])
-
-
-def _format(node: Any) -> str:
     is_files = node.nodeName() == "StreamingRelation"
-    return node.dataSource().className() if is_files else node.sourceName()
+    name = node.dataSource().className() if is_files else node.sourceName()
+    places = [place for option in PLACES if (place := _option(node, option))]
+    return " from ".join([name, *places])
 
 
 def _option(node: Any, name: str) -> str | None:
@@ -86,7 +87,14 @@ def _option(node: Any, name: str) -> str | None:
     return node.extraOptions().get(name)
 
 
-def _columns(node: Any) -> list[str]:
-    is_aggregate = node.nodeName() == "Aggregate"
-    expressions = node.groupingExpressions() if is_aggregate else node.keys()
-    return [f"{e.sql()} {e.dataType().sql()}" for e in _items(expressions)]
+def _by(node: Any, expressions: Any) -> str:
+    columns = [f"{e.sql()} {e.dataType().sql()}" for e in _items(expressions)]
+    return f"{node.nodeName()} by {', '.join(columns)}"
+
+
+def _windows(node: Any) -> list[str]:
+    """Describe the time windows a node computes, by their widths in microseconds."""
+    texts = [e.sql() for e in _items(node.expressions())]
+    found = [WIDTH.findall(text) for text in texts if WINDOW in text]
+    widths = {number or text for pairs in found for number, text in pairs}
+    return [f"time window of {', '.join(sorted(widths))}"] if widths else []

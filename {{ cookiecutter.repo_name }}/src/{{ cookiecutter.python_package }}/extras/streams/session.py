@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 from kedro.utils import find_kedro_project
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkConf, SparkContext, __version__
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -46,6 +47,7 @@ class _State:
     settings: dict[str, Any] = {}
     project_path: Path | None = None
     started: SparkContext | None = None
+    launched = False  # whether the JVM is ours, too
     warned_about: SparkContext | None = None
     lock = RLock()
 
@@ -62,8 +64,18 @@ def project_path() -> Path:
 
 
 def log_file() -> Path:
-    """Return where Spark writes its warnings and stack traces."""
+    """Return where a Spark that is started here writes warnings and stack traces."""
     return project_path() / "logs" / "spark.log"
+
+
+def where_the_trace_is() -> str:
+    """Say where to look for what Spark has to say about a failure."""
+    return str(log_file()) if _State.launched else "the log of whatever started Spark"
+
+
+def is_running() -> bool:
+    """Whether there is a session already."""
+    return SparkContext._active_spark_context is not None
 
 
 def get_spark(*formats: str) -> SparkSession:
@@ -83,9 +95,10 @@ def stop_spark() -> None:
     """Close the session if it was started here; somebody else's stays open."""
     with _State.lock:
         context = _State.started
-        if context is not None and context is SparkContext._active_spark_context:
-            SparkSession.builder.getOrCreate().stop()
         _State.started = None
+        if context is not None and context is SparkContext._active_spark_context:
+            with suppress(Py4JNetworkError, ConnectionError):  # Java died before
+                SparkSession.builder.getOrCreate().stop()
 
 
 def package_for(file_format: str) -> str | None:
@@ -116,12 +129,12 @@ def _settings_for(formats: tuple[str, ...]) -> dict[str, Any]:
 
 def _start(settings: dict[str, Any]) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        settings = _not_decided_by_submit(settings)
+        session = _create(_not_decided_by_submit(settings))
     else:
         _check_java()
-        settings = _for_this_machine(settings)
-    with _stderr_in(log_file()):
-        session = _create(settings)
+        with _stderr_in(log_file()):
+            session = _create(_for_this_machine(settings))
+        _State.launched = True
     _State.started = session.sparkContext
     logger.info("Spark %s started, UI at %s", session.version, _ui(session))
     return session
@@ -170,7 +183,11 @@ def _for_this_machine(settings: dict[str, Any]) -> dict[str, Any]:
         f'-Dspark.log.file="{log_file().as_posix()}" '
         f"{settings.get('spark.driver.extraJavaOptions', '')}"
     )
-    return {**settings, "spark.driver.extraJavaOptions": options.strip()}
+    return {
+        "spark.sql.warehouse.dir": str(project_path() / "spark-warehouse"),
+        **settings,
+        "spark.driver.extraJavaOptions": options.strip(),
+    }
 
 
 def _not_decided_by_submit(settings: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +237,9 @@ def _check_java() -> None:
         [java, "-version"], capture_output=True, text=True, check=False
     )
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
-    if found and int(found[1]) < JAVA:
+    if not found:
+        raise StreamsError(f"Spark needs Java, and {java} is none; {JAVA_ADVICE}")
+    if int(found[1]) < JAVA:
         raise StreamsError(
             f"Spark needs Java {JAVA} or newer, and {java} is Java {found[1]}; "
             f"{JAVA_ADVICE}"

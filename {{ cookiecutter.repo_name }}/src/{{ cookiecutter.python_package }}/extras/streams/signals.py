@@ -8,8 +8,8 @@ from typing import Any
 class StopRequest:
     """Counts requests to stop.
 
-    The handler does nothing else: it may run in the middle of a call to Spark,
-    and a second call from there would break the first.
+    The handler does no more: it may run in the middle of a call to Spark, and a
+    second call from there would break the first.
     """
 
     def __init__(self) -> None:
@@ -17,13 +17,12 @@ class StopRequest:
         self._previous: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
-        """Take over the signals; call again after Spark has started and taken them."""
+        """Take over the signals."""
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
-                previous = signal.signal(number, self._note)
+                self._previous[number] = signal.signal(number, self._note)
             except ValueError:  # not the main thread: its owner decides when to stop
                 return
-            self._previous.setdefault(number, previous)
 
     def restore(self) -> None:
         """Give the signals back to whoever had them."""
@@ -33,3 +32,5 @@ class StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+        if self.count > 1:  # a third one ends the process, whatever it is doing
+            self.restore()

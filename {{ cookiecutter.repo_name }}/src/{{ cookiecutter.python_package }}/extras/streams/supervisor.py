@@ -6,14 +6,15 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from ..datasets import StreamSink
-from . import checkpoints, plans
-from .errors import StreamsError, first_sentence
+from . import checkpoints
+from .errors import StreamsError, first_sentence, listed
 from .progress import Progress, last_batch
-from .session import log_file
+from .session import where_the_trace_is
 from .signals import StopRequest
 
 logger = logging.getLogger(__name__)
@@ -54,19 +55,36 @@ class RunSettings:
 def supervise(
     spark: SparkSession,
     streams: dict[str, StreamSink],
+    upstream: dict[str, set[str]],
     settings: RunSettings,
     stop: StopRequest,
 ) -> None:
-    """Run streams until they end, one fails, or a stop is asked for."""
-    run = _Run(spark, streams, settings)
+    """Run streams until they end, one fails, or a stop is asked for.
+
+    Live streams start together. A bounded one starts when those ``upstream`` of it,
+    which write what it reads, have ended.
+    """
+    bounded = settings.until == "caught_up"
+    run = _Run(spark, streams, upstream if bounded else {}, bounded)
     try:
-        with Progress(settings.progress_seconds) as progress:
-            while not stop.count and run.goes_on():
-                progress.show(run.queries, run.waiting)
-                time.sleep(POLL)
-            progress.show(run.queries, run.waiting, now=True)
-    finally:
-        run.stop(stop)
+        try:
+            _watch(run, settings, stop)
+        finally:
+            run.stop(stop, settings.drain_seconds)
+        run.raise_failures()
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise StreamsError(
+            "Spark's Java process has ended: it was killed, or ran out of memory "
+            f"(spark.driver.memory in spark.yml); see {where_the_trace_is()}"
+        ) from error
+
+
+def _watch(run: "_Run", settings: RunSettings, stop: StopRequest) -> None:
+    with Progress(settings.progress_seconds) as progress:
+        while not stop.count and run.goes_on():
+            progress.show(run.queries, run.waiting)
+            time.sleep(POLL)
+        progress.show(run.queries, run.waiting, now=True)
 
 
 class _Run:
@@ -76,13 +94,13 @@ class _Run:
         self,
         spark: SparkSession,
         streams: dict[str, StreamSink],
-        settings: RunSettings,
+        upstream: dict[str, set[str]],
+        bounded: bool,
     ) -> None:
         self._spark = spark
         self._streams = streams
-        self._settings = settings
-        self._bounded = settings.until == "caught_up"
-        self._upstream = _upstream(streams) if self._bounded else {}
+        self._upstream = upstream
+        self._bounded = bounded
         self.queries: dict[str, StreamingQuery] = {}
 
     @property
@@ -90,43 +108,50 @@ class _Run:
         return [name for name in self._streams if name not in self.queries]
 
     def goes_on(self) -> bool:
-        """Start what can start; raise if a stream failed; say if any still runs."""
+        """Start what can start; say whether any stream runs and none has failed."""
         active = {name for name, query in self.queries.items() if query.isActive}
-        for name in self.queries.keys() - active:
-            self._raise_if_failed(name)
-        for name in self.waiting:
-            if not self._upstream.get(name, set()) & (active | set(self.waiting)):
-                self._start(name)
-                active.add(name)
-        return bool(active)
+        if any(self.queries[name].exception() for name in self.queries.keys() - active):
+            return False
+        unfinished = active | set(self.waiting)
+        ready = [
+            n for n in self.waiting if not self._upstream.get(n, set()) & unfinished
+        ]
+        for name in ready:
+            self._start(name)
+        return bool(active or ready)
 
     def _start(self, name: str) -> None:
         stream = self._streams[name]
-        if stream.checkpoint:
-            checkpoints.remember(self._spark, stream.checkpoint, stream.data)
         try:
+            if stream.checkpoint:
+                checkpoints.remember(self._spark, stream.checkpoint, stream.data)
             self.queries[name] = stream.start(available_now=self._bounded)
         except Exception as error:
             raise StreamsError(
                 f"stream {name} did not start: {first_sentence(error)}"
             ) from error
 
-    def _raise_if_failed(self, name: str) -> None:
-        error = self.queries[name].exception()
-        if error is not None:
+    def raise_failures(self) -> None:
+        """Raise the reasons of all streams that failed, whenever they did."""
+        failed = [
+            f"stream {name} failed: {first_sentence(error)}"
+            for name, query in self.queries.items()
+            if (error := query.exception())
+        ]
+        if failed:
             raise StreamsError(
-                f"stream {name} failed: {first_sentence(error)}\n"
-                f"The full trace is in {log_file()}; once the cause is mended, run "
-                "again: the stream goes on from its last committed batch."
+                f"{listed(failed)}\n"
+                f"The full trace is in {where_the_trace_is()}; once the cause is mended, "
+                "run again: a stream goes on from its last committed batch."
             )
 
-    def stop(self, stop: StopRequest) -> None:
+    def stop(self, stop: StopRequest, drain_seconds: float) -> None:
         """Let each stream finish the batch it is in, for a while; then end it."""
         running = {n: q for n, q in self.queries.items() if q.isActive}
         if running:
-            logger.info("Stopping %s (Ctrl-C again to stop at once)", _names(running))
+            logger.info("Stopping %s after the batch they are in", ", ".join(running))
         asked = stop.count
-        deadline = time.monotonic() + self._settings.drain_seconds
+        deadline = time.monotonic() + drain_seconds
         batches = {name: _batch(query) for name, query in running.items()}
         while running and stop.count == asked and time.monotonic() < deadline:
             for name, query in list(running.items()):
@@ -146,17 +171,6 @@ class _Run:
         return f"last committed batch: {'none' if batch is None else batch}"
 
 
-def _upstream(streams: dict[str, StreamSink]) -> dict[str, set[str]]:
-    """Find for each stream those that write what it reads."""
-    writers = {getattr(stream, "filepath", None): n for n, stream in streams.items()}
-    return {
-        name: {
-            writers[path] for path in plans.source_paths(stream.data) if path in writers
-        }
-        for name, stream in streams.items()
-    }
-
-
 def _is_between_batches(query: StreamingQuery) -> bool:
     return not query.isActive or not query.status["isTriggerActive"]
 
@@ -168,10 +182,6 @@ def _batch(query: StreamingQuery) -> int | None:
 
 def _end(query: StreamingQuery) -> str:
     return "failed" if query.exception() else "ended"
-
-
-def _names(queries: dict[str, StreamingQuery]) -> str:
-    return f"{len(queries)} streams" if len(queries) > 1 else next(iter(queries))
 
 
 def _seconds(name: str, text: str) -> float:

@@ -1,0 +1,308 @@
+"""Ratios, measured side by side in one run: ``make bench``.
+
+Every figure comes from outside the measured process: from the time stamps of
+Spark's own commit files, so that the project and plain PySpark are measured alike.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+KEDRO = Path(sys.executable).with_name("kedro")
+PACKAGE = "bench_project"
+ROUNDS = 3
+
+
+def main(chosen: list[str]) -> int:
+    """Measure, print a table, write JSON, fail if a promise is not kept."""
+    parts = {
+        "plain": against_plain_spark,
+        "settings": against_default_settings,
+        "streams": many_streams,
+    }
+    file = HERE / "results.json"
+    results = json.loads(file.read_text()) if file.exists() else {}
+    for name in chosen or parts:
+        with tempfile.TemporaryDirectory() as scratch:
+            results[name] = parts[name](Path(scratch))
+        file.write_text(json.dumps(results, indent=2) + "\n")
+    rows = [row for name in parts for row in results.get(name, [])]
+    show(rows)
+    return 0 if all(row["kept"] for row in rows) else 1
+
+
+def result(what: str, value: float, promise: str, kept: bool, details: str) -> dict:
+    """One row of the table."""
+    row = {"what": what, "value": round(value, 3), "promise": promise}
+    return {**row, "kept": kept, "details": details}
+
+
+# --- (a) the project against plain PySpark -----------------------------------
+
+
+def against_plain_spark(scratch: Path) -> list[dict]:
+    """The same job, hand-written and generated, in turns."""
+    files, rows = 20, 50_000
+    readings = make_readings(scratch / "readings", files, rows)
+    first: dict[str, list[float]] = {"plain": [], "project": []}
+    speed: dict[str, list[float]] = {"plain": [], "project": []}
+    for number in range(ROUNDS):
+        for kind in ("plain", "project"):
+            say(f"plain PySpark against the project: round {number + 1}, {kind}")
+            folder = new_project(scratch / f"{kind}-{number}", readings)
+            checkpoint = folder / "data/04_checkpoint/processed_sensor"
+            command = [sys.executable, HERE / "plain.py", folder]
+            if kind == "project":
+                command = [*kedro_run("--pipelines=sensor")]
+            started = time.time()
+            subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+            commits = commit_times(checkpoint)
+            first[kind].append(commits[0] - started)
+            speed[kind].append((files - 1) * rows / (commits[files - 1] - commits[0]))
+    begin, fast = medians(first), medians(speed)
+    return [
+        result(
+            "time to the first committed batch, against plain PySpark",
+            begin["project"] / begin["plain"],
+            "at most 1.15",
+            begin["project"] / begin["plain"] <= 1.15,
+            f"{begin['project']:.1f} s against {begin['plain']:.1f} s, "
+            f"median of {ROUNDS}",
+        ),
+        result(
+            "rows per second, against plain PySpark",
+            fast["project"] / fast["plain"],
+            "at least 0.98",
+            fast["project"] / fast["plain"] >= 0.98,
+            f"{fast['project']:,.0f} against {fast['plain']:,.0f}, median of {ROUNDS}",
+        ),
+    ]
+
+
+# --- (b) our settings against Spark's ----------------------------------------
+
+
+def against_default_settings(scratch: Path) -> list[dict]:
+    """The same windowed micro-batches, under our spark.yml and under Spark's defaults."""
+    readings = make_readings(scratch / "small", files=8, rows=1_000)
+    defaults = {
+        "spark.sql.shuffle.partitions": 200,
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state"
+            ".HDFSBackedStateStoreProvider"
+        ),
+    }
+    took = {}
+    for kind, settings in (("defaults", defaults), ("ours", {})):
+        say(f"a windowed micro-batch: {kind}")
+        folder = new_project(scratch / kind, readings)
+        overlay = folder / "conf/local/spark.yml"
+        overlay.write_text(yaml.safe_dump(settings))
+        subprocess.run(
+            kedro_run("--pipelines=sensor"),
+            cwd=folder,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        times = commit_times(folder / "data/04_checkpoint/processed_sensor")
+        warm = [after - before for before, after in pairwise(times[1:])]
+        took[kind] = statistics.median(warm)
+    ratio = took["defaults"] / took["ours"]
+    return [
+        result(
+            "windowed micro-batch: Spark's defaults against our settings",
+            ratio,
+            "at least 5",
+            ratio >= 5,
+            f"{took['defaults']:.2f} s against {took['ours']:.2f} s on "
+            f"{os.cpu_count()} cores, median of {len(warm)} batches",
+        )
+    ]
+
+
+# --- (c) many streams --------------------------------------------------------
+
+
+def many_streams(scratch: Path) -> list[dict]:
+    """1, 10 and 50 streams in one run: what one more stream costs."""
+    measured = {count: measure_streams(scratch, count) for count in (1, 10, 50)}
+    start = {count: seconds / count for count, (seconds, _) in measured.items()}
+    heap = {count: megabytes for count, (_, megabytes) in measured.items()}
+    few, many = (heap[10] - heap[1]) / 9, (heap[50] - heap[10]) / 40
+    return [
+        result(
+            "time to start, per stream: 50 streams against 10",
+            start[50] / start[10],
+            "at most 1",
+            start[50] <= start[10],
+            ", ".join(f"{count}: {start[count]:.2f} s" for count in measured),
+        ),
+        result(
+            "live heap of one more stream: 10 to 50 against 1 to 10",
+            many / few,
+            "at most 1.2",  # two runs differ by that much
+            many / few <= 1.2,
+            ", ".join(f"{count}: {heap[count]:.0f} MB" for count in measured)
+            + f"; {many:.2f} MB a stream",
+        ),
+    ]
+
+
+def measure_streams(scratch: Path, count: int) -> tuple[float, float]:
+    """Return seconds until every stream has committed, and the heap in use then."""
+    say(f"{count} streams in one run")
+    readings = make_readings(scratch / "tiny", files=1, rows=10)
+    folder = new_project(scratch / f"many-{count}", readings)
+    package = folder / "src" / PACKAGE / "pipelines/many"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from kedro.pipeline import Node, Pipeline\n\n\n"
+        "def create_pipeline():\n"
+        "    return Pipeline([\n"
+        "        Node(lambda x: x, 'raw.sensor', f'many_{i}', name=f'n{i}')\n"
+        f"        for i in range({count})\n"
+        "    ])\n"
+    )
+    kind = f"{PACKAGE}.extras.datasets.SparkStreamingDataset"
+    (folder / "conf/local/catalog.yml").write_text(
+        f'"many_{{i}}":\n'
+        f"  type: {kind}\n"
+        "  file_format: parquet\n"
+        "  filepath: data/many/{i}\n"
+        "  save_args:\n"
+        "    checkpoint: data/checkpoint/{i}\n"
+        "    trigger: 1 second\n"
+    )
+    log = folder / "log.txt"
+    process = subprocess.Popen(
+        [KEDRO, "run", "--pipelines=many"],
+        cwd=folder,
+        stdout=log.open("w"),
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        await_(lambda: "Starting" in log.read_text(), process)
+        started = time.time()
+        first = [folder / f"data/checkpoint/{i}/commits/0" for i in range(count)]
+        await_(lambda: all(file.exists() for file in first), process)
+        seconds = max(file.stat().st_mtime for file in first) - started
+        heap = live_heap(process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+    return seconds, heap
+
+
+def live_heap(pid: int) -> float:
+    """Return megabytes of the JVM's heap that survive a collection."""
+    jvm = next(
+        child
+        for child in psutil.Process(pid).children(recursive=True)
+        if child.name() == "java"
+    )
+    for _ in range(2):
+        subprocess.run(
+            ["jcmd", str(jvm.pid), "GC.run"], check=True, capture_output=True
+        )
+    info = subprocess.run(
+        ["jcmd", str(jvm.pid), "GC.heap_info"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return sum(int(kb) for kb in re.findall(r"heap.*?used (\d+)K", info)) / 1024
+
+
+# --- what they share ---------------------------------------------------------
+
+
+def new_project(parent: Path, readings: Path) -> Path:
+    """Generate a project that reads these readings, one file a batch."""
+    parent.mkdir()
+    subprocess.run(
+        [KEDRO, "new", "--starter=spark-streaming", "--name=Bench Project"],
+        cwd=parent,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    folder = parent / "bench-project"
+    target = folder / "data/01_raw/stream/sensor"
+    shutil.rmtree(target)
+    target.symlink_to(readings)
+    return folder
+
+
+def kedro_run(*arguments: str) -> list[str]:
+    return [str(KEDRO), "run", "--params=streams.until=caught_up", *arguments]
+
+
+def make_readings(folder: Path, files: int, rows: int) -> Path:
+    """Write files of readings: ten sensors, a second apart, older files first."""
+    if folder.exists():
+        return folder
+    folder.mkdir(parents=True)
+    for number in range(files):
+        lines = ["sensor_id,value,read_at"]
+        for row in range(rows):
+            second = number * rows // 10 + row // 10
+            stamp = time.strftime(
+                "%Y-%m-%dT%H:%M:%SZ", time.gmtime(1_772_438_400 + second)
+            )
+            lines.append(f"s{row % 10},{row % 50 / 2},{stamp}")
+        file = folder / f"{number:03}.csv"
+        file.write_text("\n".join(lines) + "\n")
+        age = time.time() - (files - number)
+        os.utime(file, (age, age))
+    return folder
+
+
+def commit_times(checkpoint: Path) -> list[float]:
+    """Return when each batch was committed, in order."""
+    commits = [f for f in (checkpoint / "commits").iterdir() if f.name.isdigit()]
+    return [f.stat().st_mtime for f in sorted(commits, key=lambda f: int(f.name))]
+
+
+def medians(figures: dict[str, list[float]]) -> dict[str, float]:
+    return {kind: statistics.median(values) for kind, values in figures.items()}
+
+
+def await_(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    """Wait for a condition, as long as the run lives."""
+    while not condition():
+        if process.poll() is not None:
+            sys.exit(f"the run ended with {process.returncode}: {process.args}")
+        time.sleep(0.05)
+
+
+def say(text: str) -> None:
+    Console(stderr=True).print(f"... {text}", style="dim")
+
+
+def show(results: list[dict]) -> None:
+    table = Table("what", "measured", "promised", "", "details")
+    for row in results:
+        mark = "kept" if row["kept"] else "NOT KEPT"
+        table.add_row(
+            row["what"], str(row["value"]), row["promise"], mark, row["details"]
+        )
+    Console(width=150).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
