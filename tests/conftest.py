@@ -127,7 +127,8 @@ def run_in_process(project: Project, *pipelines: str, **selection: list[str]) ->
 
 @pytest.fixture(scope="session", autouse=True)
 def quiet_environment():
-    """Keep telemetry, terminal width and colours out of what is compared."""
+    """Keep telemetry, width and colours out of what is compared; start Java faster."""
+    os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     os.environ["KEDRO_DISABLE_TELEMETRY"] = "1"
     os.environ["COLUMNS"] = "200"
     os.environ["NO_COLOR"] = "1"

@@ -164,8 +164,13 @@ def test_its_own_tests_pass_under_a_long_name(tmp_path):
 
 def test_every_command_of_its_readme_is_one_that_the_tests_run(pristine):
     text = (pristine.folder / "README.md").read_text()
-    blocks = re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [line.partition("#")[0].strip() for b in blocks for line in b.splitlines()]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [
+        line.partition("#")[0].strip()
+        for language, block in blocks
+        for line in block.splitlines()
+        if not language
+    ]
     commands = {c for c in lines if re.match("kedro|pip|pytest|rm|cd", c)}
     tested = {
         "pip install -e .": "test_runs.py: the demo",

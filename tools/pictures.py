@@ -1,6 +1,8 @@
 """Make the pictures of the README: the pipelines as kedro-viz draws them."""
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -32,13 +34,14 @@ def main(target: Path) -> None:
             "--host=127.0.0.1",
             f"--port={port}",
         ]
-        server = subprocess.Popen(viz, cwd=Path(scratch) / "cold-store")
+        folder = Path(scratch) / "cold-store"
+        server = subprocess.Popen(viz, cwd=folder, start_new_session=True)
         try:
             page = f"http://127.0.0.1:{port}/"
             wait_for(page + "api/main", server)
             photograph(browser, page, scratch, target.resolve() / "pipelines.png")
         finally:
-            server.terminate()
+            os.killpg(server.pid, signal.SIGTERM)  # it has processes of its own
             server.wait()
 
 

@@ -197,13 +197,14 @@ class SparkStreamingDataset(StreamSink):
 
     def _register_table(self, spark: SparkSession, schema: StructType | None) -> None:
         """Find a table of files again, which Spark's own catalog forgets when it ends."""
-        is_plain = self.file_format.lower() in FILE_FORMATS and "." not in str(self.table)
-        if not is_plain or spark.catalog.tableExists(str(self.table)):
+        name = str(self.table)
+        is_files = self.file_format.lower() in FILE_FORMATS and "." not in name
+        if not is_files or spark.catalog.tableExists(name):
             return
-        folder = f"{spark.conf.get('spark.sql.warehouse.dir')}/{self.table}"
+        folder = f"{spark.conf.get('spark.sql.warehouse.dir')}/{name}"
         if schema is not None or hadoop.exists(spark, folder):
             spark.catalog.createTable(
-                str(self.table), path=folder, source=self.file_format, schema=schema
+                name, path=folder, source=self.file_format, schema=schema
             )
 
     def _explained(self, error: Exception) -> DatasetError:

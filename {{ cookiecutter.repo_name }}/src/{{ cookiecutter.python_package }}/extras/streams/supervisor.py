@@ -3,10 +3,11 @@
 import logging
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -156,10 +157,10 @@ class _Run:
         while running and stop.count == asked and time.monotonic() < deadline:
             for name, query in list(running.items()):
                 if _is_between_batches(query) or _batch(query) != batches[name]:
-                    running.pop(name).stop()
+                    _stop(running.pop(name))
             time.sleep(POLL / 4)
         for query in running.values():
-            query.stop()
+            _stop(query)
         for name, query in self.queries.items():
             logger.info("%s: %s, %s", name, _end(query), self._committed(name))
 
@@ -169,6 +170,14 @@ class _Run:
             return "keeps no checkpoint"
         batch = checkpoints.latest(self._spark, f"{checkpoint}/commits")
         return f"last committed batch: {'none' if batch is None else batch}"
+
+
+def _stop(query: StreamingQuery) -> None:
+    """Stop a query; a second time if the first came just before a batch and missed it."""
+    for _ in range(2):
+        with suppress(Py4JJavaError):  # after spark.sql.streaming.stopTimeout
+            query.stop()
+            return
 
 
 def _is_between_batches(query: StreamingQuery) -> bool:
