@@ -142,26 +142,24 @@ def against_default_settings(scratch: Path) -> list[dict]:
 def many_streams(scratch: Path) -> list[dict]:
     """1, 10 and 50 streams in one run: what one more stream costs."""
     measured = {count: measure_streams(scratch, count) for count in (1, 10, 50)}
-    start = {count: seconds / count for count, (seconds, _) in measured.items()}
-    heap = {count: megabytes for count, (_, megabytes) in measured.items()}
-    few, many = (heap[10] - heap[1]) / 9, (heap[50] - heap[10]) / 40
     return [
-        result(
-            "time to start, per stream: 50 streams against 10",
-            start[50] / start[10],
-            "at most 1",
-            start[50] <= start[10],
-            ", ".join(f"{count}: {start[count]:.2f} s" for count in measured),
-        ),
-        result(
-            "live heap of one more stream: 10 to 50 against 1 to 10",
-            many / few,
-            "at most 1.2",  # two runs differ by that much
-            many / few <= 1.2,
-            ", ".join(f"{count}: {heap[count]:.0f} MB" for count in measured)
-            + f"; {many:.2f} MB a stream",
-        ),
+        one_more("seconds to start", "s", {n: m[0] for n, m in measured.items()}),
+        one_more("live heap", "MB", {n: m[1] for n, m in measured.items()}),
     ]
+
+
+def one_more(what: str, unit: str, total: dict[int, float]) -> dict:
+    """Compare what one more stream costs among many with what it costs among few."""
+    few = (total[10] - total[1]) / 9
+    many = (total[50] - total[10]) / 40
+    totals = ", ".join(f"{n} streams: {value:.0f} {unit}" for n, value in total.items())
+    return result(
+        f"{what} of one more stream: 10 to 50 against 1 to 10",
+        many / few,
+        "at most 1.2",  # two runs of the same differ by that much
+        many / few <= 1.2,
+        f"{many:.2f} {unit} against {few:.2f} {unit}; {totals}",
+    )
 
 
 def measure_streams(scratch: Path, count: int) -> tuple[float, float]:

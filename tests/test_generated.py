@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 from conftest import BIN, NAMES, ROOT, new_environment, new_project, ok
@@ -162,16 +163,20 @@ def test_its_own_tests_pass_under_a_long_name(tmp_path):
     assert " passed" in output and "skipped" not in output
 
 
-def test_every_command_of_its_readme_is_one_that_the_tests_run(pristine):
-    text = (pristine.folder / "README.md").read_text()
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+def commands_of(readme: Path) -> set[str]:
+    """What a README tells its reader to type, without the comments beside it."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", readme.read_text(), re.M | re.S)
     lines = [
         line.partition("#")[0].strip()
         for language, block in blocks
         for line in block.splitlines()
         if not language
     ]
-    commands = {c for c in lines if re.match("kedro|pip|pytest|rm|cd", c)}
+    return {line for line in lines if re.match("(cd|kedro|make|pip|rm) ", line)}
+
+
+def test_every_command_of_its_readme_is_one_that_the_tests_run(pristine):
+    commands = commands_of(pristine.folder / "README.md")
     tested = {
         "pip install -e .": "test_runs.py: the demo",
         "kedro run": "test_runs.py: live",
@@ -189,3 +194,14 @@ def test_every_command_of_its_readme_is_one_that_the_tests_run(pristine):
         ),
     }
     assert commands == tested.keys()
+
+
+def test_every_command_of_the_starters_readme_is_one_that_the_tests_run():
+    tested = {
+        "make demo": "test_runs.py: the demo",
+        "make test": "this",
+        "pip install .": "test_starter.py: wheels",
+        'kedro new --starter=spark-streaming --name="Cold Store"': "test_starter.py",
+        "cd cold-store && pip install -e . && kedro run": "test_runs.py: the demo, live",
+    }
+    assert commands_of(ROOT / "README.md") == tested.keys()
