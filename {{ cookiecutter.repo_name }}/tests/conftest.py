@@ -8,23 +8,28 @@ from pathlib import Path
 import pytest
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
+
+from {{ cookiecutter.python_package }}.extras.streams import (
+    session,
+)
 
 PROJECT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="session")
-def spark():
-    """A small session; datasets use it because it is there already."""
+def spark(tmp_path_factory):
+    """A small session; datasets and runs use it because it is there already."""
     settings = {
-        "spark.sql.shuffle.partitions": "2",
+        "spark.master": "local[2]",
+        "spark.sql.shuffle.partitions": 2,
         "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
+        "spark.ui.enabled": False,
         "spark.driver.bindAddress": "127.0.0.1",
     }
-    session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-    yield session
-    session.stop()
+    session.configure(settings, tmp_path_factory.mktemp("spark"))
+    yield session.get_spark()
+    session.stop_spark()
 
 
 @pytest.fixture
@@ -50,8 +55,8 @@ class ProjectCopy:
         """Run all streams over what is there, in this process and its session."""
         bootstrap_project(self.folder)
         settings = {"streams": {"until": "caught_up"}}
-        with KedroSession.create(self.folder, runtime_params=settings) as session:
-            session.run()
+        with KedroSession.create(self.folder, runtime_params=settings) as kedro:
+            kedro.run()
 
     def kedro(self, *arguments: str) -> subprocess.CompletedProcess:
         """Run a command of Kedro's to its end."""
