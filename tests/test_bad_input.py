@@ -310,6 +310,25 @@ def test_a_mistake_is_refused_before_any_stream_starts(project, spark, mistake):
     assert not spark.streams.active
 
 
+def test_a_checkpoint_of_another_format_is_refused(ran):
+    """Or one folder would hold files of two formats."""
+    overlay(ran, readings() | averages(file_format="json"))
+
+    reason = refusal(ran, "sensor")
+
+    assert "belongs to another stream: it wrote csv, not json" in reason
+
+
+def test_a_stream_that_no_entry_stores_is_refused(project, spark):
+    """Its name is misspelt in the catalog, and nothing would ever run."""
+    project.edit("conf/base/catalog.yml", ("processed.sensor:", "processed.sensors:"))
+
+    reason = refusal(project, "sensor")
+
+    assert reason.startswith("processed.sensor is a stream that nobody reads")
+    assert reason.endswith("did you mean processed.sensors?")
+
+
 def test_complete_without_an_aggregation_is_refused(project, spark):
     sink = {"file_format": "console", "save_args": {"output_mode": "complete"}}
     overlay(project, {"int.new_inventory": {"type": STREAM, **sink}})
@@ -325,13 +344,19 @@ def test_complete_without_an_aggregation_is_refused(project, spark):
 def test_all_problems_are_listed_at_once(project, spark):
     overlay(
         project,
-        averages_saved(trigger="sometimes") | stock_saved(output_mode="overwrite"),
+        readings(filepath="data/01_raw/nowhere")
+        | averages_saved(trigger="sometimes")
+        | stock_saved(output_mode="overwrite"),
     )
 
-    reason = refusal(project)
+    reason = refusal(project).splitlines()
 
-    assert reason.startswith("2 problems\n- processed.sensor: ")
-    assert "\n- processed.stock: output_mode 'overwrite'" in reason
+    assert reason[0] == "3 problems"
+    assert reason[1].startswith(
+        "- processed.sensor: trigger 'sometimes' does not exist"
+    )
+    assert reason[2].startswith("- processed.stock: output_mode 'overwrite' does not")
+    assert reason[3].startswith("- raw.sensor: folder /") and len(reason) == 4
 
 
 def test_the_command_line_shows_the_reason_last_and_exits_1(project):

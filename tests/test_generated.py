@@ -172,7 +172,7 @@ def commands_of(readme: Path) -> set[str]:
         for line in block.splitlines()
         if not language
     ]
-    return {line for line in lines if re.match("(cd|kedro|make|pip|rm) ", line)}
+    return {line for line in lines if re.match("(cat|cd|kedro|make|pip|rm) ", line)}
 
 
 def test_every_command_of_its_readme_is_one_that_the_tests_run(pristine):
@@ -185,6 +185,7 @@ def test_every_command_of_its_readme_is_one_that_the_tests_run(pristine):
         "kedro run --tags=inventory": "test_runs.py: parts",
         "kedro run --from-nodes=count_units_on_shelf": "test_runs.py: begin at a node",
         "kedro run --runner=ThreadRunner": "test_runs.py: parts",
+        "cat data/03_primary/stock.csv": "test_runs.py: sigterm",
         'pip install -e ".[dev]" && pytest': "here, in a clean environment",
         "kedro ipython": "test_runs.py: notebook",
         "kedro package": "test_runs.py: packaged",

@@ -30,9 +30,14 @@ def test_a_delivery_is_stamped_with_the_time_of_its_batch(spark):
     assert stamped[0].processed_at == stamped[1].processed_at
 
 
-def test_units_of_a_product_add_up(spark, rows):
+def test_units_of_a_product_add_up_and_a_broken_line_is_not_counted(spark, rows):
     deliveries = spark.createDataFrame(
-        [("A", "peas", "C", 3), ("A", "peas", "C", 4), ("B", None, None, 5)],
+        [
+            ("A", "peas", "C", 3),
+            ("A", "peas", "C", 4),
+            ("B", None, None, 5),
+            (None, None, None, None),
+        ],
         "sku STRING, name STRING, aisle STRING, new_stock INT",
     )
 

@@ -57,7 +57,7 @@ class SparkStreamsHook:
         self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol
     ) -> None:
         """Check what can be checked before any node runs, and hold the sinks back."""
-        self._catalog = catalog
+        self._catalog, self._pipeline = catalog, pipeline
         run = StreamsRun(pipeline, catalog)
         self._run = run if run.streams else None
         if self._run:
@@ -72,8 +72,9 @@ class SparkStreamsHook:
 
     @hook_impl
     def before_dataset_saved(self, dataset_name: str, data: Any) -> None:
-        """Refuse a stream where a batch is expected."""
+        """Refuse a stream where a batch is expected, or where it would be lost."""
         if getattr(data, "isStreaming", False):
+            checks.refuse_stream_to_nowhere(dataset_name, self._pipeline, self._catalog)
             checks.refuse_stream_into_batch(self._catalog.get(dataset_name))
 
     @hook_impl(trylast=True)

@@ -108,6 +108,11 @@ class SparkStreamingDataset(StreamSink):
         return self.filepath is not None and self.file_format.lower() in FILE_FORMATS
 
     @property
+    def kind(self) -> str:
+        """What the stream writes; a checkpoint is of no use for another kind."""
+        return self.file_format
+
+    @property
     def needs_checkpoint(self) -> bool:
         """Whether a restart would write rows again that somebody still has."""
         return self.file_format.lower() not in FORGETFUL_SINKS
@@ -190,10 +195,21 @@ class SparkStreamingDataset(StreamSink):
     def _require_folder(self, spark: SparkSession) -> None:
         assert self.filepath is not None
         if not GLOB.search(self.filepath) and not hadoop.exists(spark, self.filepath):
-            raise DatasetError(
-                f"folder {self.filepath} does not exist, and a stream of files watches "
-                "a folder; create it, or correct filepath"
-            )
+            raise DatasetError(self.missing_folder())
+
+    def lacks_its_folder(self) -> bool:
+        """Whether a local folder is missing, as far as can be seen without Spark."""
+        path = self.filepath
+        if not self.is_files or path is None or arguments.is_remote(path):
+            return False
+        return not GLOB.search(path) and not Path(path).exists()
+
+    def missing_folder(self) -> str:
+        """Say that the folder to read is not there."""
+        return (
+            f"folder {self.filepath} does not exist, and a stream of files watches a "
+            "folder; create it, or correct filepath"
+        )
 
     def _register_table(self, spark: SparkSession, schema: StructType | None) -> None:
         """Find a table of files again, which Spark's own catalog forgets when it ends."""

@@ -47,6 +47,11 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         return True
 
     @property
+    def kind(self) -> str:
+        """What the stream writes; a checkpoint is of no use for another kind."""
+        return "batches"
+
+    @property
     def query_name(self) -> str | None:
         """What Spark's UI, logs and metrics call the stream."""
         return self._query_name or self.name

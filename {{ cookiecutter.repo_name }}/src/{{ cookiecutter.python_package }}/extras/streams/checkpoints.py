@@ -3,8 +3,9 @@
 import json
 from typing import TypedDict
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
+from ..datasets import StreamSink
 from . import hadoop, plans
 
 RECORD = "_stream.json"
@@ -15,19 +16,21 @@ class Record(TypedDict):
 
     sources: list[str]
     keys: list[str]
+    sink: str
 
 
-def remember(spark: SparkSession, checkpoint: str, data: DataFrame) -> None:
+def remember(spark: SparkSession, stream: StreamSink) -> None:
     """Write down, beside what Spark keeps, which stream a checkpoint belongs to."""
-    record = _record_of(data)
+    checkpoint, record = str(stream.checkpoint), _record_of(stream)
     if record != _read(spark, checkpoint):
         text = json.dumps(record, indent=2)
         hadoop.write_text(spark, f"{checkpoint}/{RECORD}", text)
 
 
-def changes(spark: SparkSession, checkpoint: str, data: DataFrame) -> list[str]:
+def changes(spark: SparkSession, stream: StreamSink) -> list[str]:
     """Say how a stream differs from the one that its checkpoint belongs to."""
-    before, now = _read(spark, checkpoint), _record_of(data)
+    checkpoint = str(stream.checkpoint)
+    before, now = _read(spark, checkpoint), _record_of(stream)
     if before is None or latest(spark, f"{checkpoint}/offsets") is None:
         return []
     differences = []
@@ -35,6 +38,8 @@ def changes(spark: SparkSession, checkpoint: str, data: DataFrame) -> list[str]:
         differences.append(_difference("read", before["sources"], now["sources"]))
     if before["keys"] != now["keys"]:
         differences.append(_difference("kept", before["keys"], now["keys"]))
+    if before["sink"] != now["sink"]:
+        differences.append(_difference("wrote", [before["sink"]], [now["sink"]]))
     return differences
 
 
@@ -75,8 +80,12 @@ def latest(spark: SparkSession, log: str) -> int | None:
     return max((int(n) for n in numbers if n.isdigit()), default=None)
 
 
-def _record_of(data: DataFrame) -> Record:
-    return {"sources": plans.sources(data), "keys": plans.keys(data)}
+def _record_of(stream: StreamSink) -> Record:
+    return {
+        "sources": plans.sources(stream.data),
+        "keys": plans.keys(stream.data),
+        "sink": stream.kind,
+    }
 
 
 def _read(spark: SparkSession, checkpoint: str) -> Record | None:

@@ -3,6 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from typing import Any
 
 from kedro.io import (
@@ -30,16 +31,32 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def datasets_of(pipeline: Pipeline, catalog: CatalogProtocol) -> dict[str, Any]:
-    """Build every dataset a run needs, and refuse all wrong entries at once."""
+    """Build every dataset a run needs; refuse wrong entries and missing folders."""
     datasets: dict[str, AbstractDataset | None] = {}
     problems = []
     for name in sorted(pipeline.datasets()):
         try:
             datasets[name] = catalog.get(name)
         except DatasetError as error:
-            problems.append(f"{name}: {str(error).strip()}")
-    refuse(problems)
+            reason = error.__cause__ if _is_ours(error.__cause__) else error
+            problems.append(f"{name}: {str(reason).strip()}")
+    refuse([*problems, *_missing_folders(pipeline, datasets)])
     return datasets
+
+
+def _is_ours(error: BaseException | None) -> bool:
+    """Whether Kedro has wrapped a sentence of ours into one of its own."""
+    return isinstance(error, DatasetError)
+
+
+def _missing_folders(pipeline: Pipeline, datasets: dict[str, Any]) -> Iterator[str]:
+    """Find local folders that are not there, and that no stream of the run makes."""
+    ours = {n: d for n, d in datasets.items() if isinstance(d, SparkStreamingDataset)}
+    outputs = pipeline.all_outputs()
+    written = {d.filepath for n, d in ours.items() if n in outputs}
+    for name in sorted(ours.keys() & pipeline.inputs()):
+        if ours[name].filepath not in written and ours[name].lacks_its_folder():
+            yield f"{name}: {ours[name].missing_folder()}"
 
 
 def refuse_wrong_runner(run_params: dict[str, Any], catalog: CatalogProtocol) -> None:
@@ -55,6 +72,19 @@ def refuse_wrong_runner(run_params: dict[str, Any], catalog: CatalogProtocol) ->
             "--only-missing-outputs cannot be used with streams, because a stream that "
             "has written something would count as done and not be started; leave it "
             "out: a stream goes on where it stopped"
+        )
+
+
+def refuse_stream_to_nowhere(
+    name: str, pipeline: Pipeline, catalog: CatalogProtocol
+) -> None:
+    """Refuse a stream that nothing reads and no entry of the catalog stores."""
+    if name in pipeline.outputs() and isinstance(catalog.get(name), MemoryDataset):
+        near = get_close_matches(name, list(catalog.keys()), n=1)
+        hint = f"did you mean {near[0]}?" if near else "add an entry for it"
+        raise StreamsError(
+            f"{name} is a stream that nobody reads and that is not in the catalog, so it "
+            f"would never run; {hint}"
         )
 
 
@@ -157,7 +187,7 @@ def changed(spark: SparkSession, streams: Streams) -> Iterator[str]:
     """Find streams that are no longer what their checkpoint was made by."""
     for name, stream in streams.items():
         if stream.checkpoint:
-            for change in checkpoints.changes(spark, stream.checkpoint, stream.data):
+            for change in checkpoints.changes(spark, stream):
                 yield (
                     f"{name}: checkpoint {stream.checkpoint} belongs to another stream: "
                     f"{change}; undo the change, or give the new stream a checkpoint "

@@ -13,6 +13,7 @@ from rich.table import Table
 logger = logging.getLogger(__name__)
 
 LOG_WIDTH = 140  # of a file or pipe; Kedro's handler would break lines at 80
+SLOW = 10  # rows/s; below it, the first decimal tells
 REFRESH = 1.0  # seconds between two looks of the table
 
 
@@ -96,7 +97,11 @@ def _figures(batch: Any) -> list[str]:
     return [
         str(batch["batchId"]),
         str(batch["numInputRows"]),
-        "" if math.isnan(speed) else f"{speed:.0f}",
+        ""
+        if math.isnan(speed)
+        else f"{speed:.0f}"
+        if speed >= SLOW
+        else f"{speed:.1f}",
         f"{batch['batchDuration'] / 1000:.1f} s",
     ]
 

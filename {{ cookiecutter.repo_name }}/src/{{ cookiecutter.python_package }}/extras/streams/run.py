@@ -123,8 +123,8 @@ class StreamsRun:
     def _announce(self) -> None:
         end = "Ctrl-C stops them"
         if self._settings.until == "caught_up":
-            end = "they end when all there is has been read"
-        logger.info("Starting %d streams; %s.", len(self.streams), end)
+            end = "a stream ends when all there is has been read"
+        logger.info("Starting %s; %s.", ", ".join(self.streams), end)
 
 
 def _folder(dataset: StreamSink) -> str | None:

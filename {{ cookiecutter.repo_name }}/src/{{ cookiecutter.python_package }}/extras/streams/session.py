@@ -132,6 +132,7 @@ def _start(settings: dict[str, Any]) -> SparkSession:
         session = _create(_not_decided_by_submit(settings))
     else:
         _check_java()
+        logger.info("Starting Spark ...")
         with _stderr_in(log_file()):
             session = _create(_for_this_machine(settings))
         _State.launched = True

@@ -125,7 +125,7 @@ class _Run:
         stream = self._streams[name]
         try:
             if stream.checkpoint:
-                checkpoints.remember(self._spark, stream.checkpoint, stream.data)
+                checkpoints.remember(self._spark, stream)
             self.queries[name] = stream.start(available_now=self._bounded)
         except Exception as error:
             raise StreamsError(

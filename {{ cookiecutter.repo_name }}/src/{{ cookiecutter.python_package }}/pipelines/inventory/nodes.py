@@ -37,7 +37,9 @@ def count_units_on_shelf(deliveries: DataFrame) -> DataFrame:
         deliveries: One row per delivery: ``sku``, ``name``, ``aisle``, ``new_stock``.
 
     Returns:
-        One row per product: ``sku``, ``name``, ``aisle``, ``units``.
+        One row per product: ``sku``, ``name``, ``aisle``, ``units``. A delivery that
+        could not be understood, and so has no ``sku``, is not counted.
     """
+    understood = deliveries.dropna(subset=["sku", "new_stock"])
     units = F.sum("new_stock").alias("units")
-    return deliveries.groupBy("sku", "name", "aisle").agg(units)
+    return understood.groupBy("sku", "name", "aisle").agg(units)
