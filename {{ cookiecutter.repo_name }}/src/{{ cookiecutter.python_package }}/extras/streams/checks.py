@@ -80,7 +80,8 @@ def refuse_stream_to_nowhere(
 ) -> None:
     """Refuse a stream that nothing reads and no entry of the catalog stores."""
     if name in pipeline.outputs() and isinstance(catalog.get(name), MemoryDataset):
-        near = get_close_matches(name, list(catalog.keys()), n=1)
+        stored = set(catalog.keys()) - pipeline.datasets()
+        near = get_close_matches(name, stored, n=1)
         hint = f"did you mean {near[0]}?" if near else "add an entry for it"
         raise StreamsError(
             f"{name} is a stream that nobody reads and that is not in the catalog, so it "
