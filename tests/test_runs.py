@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections import defaultdict
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -305,7 +306,10 @@ def finish(process: subprocess.Popen) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def all_committed(project: Project) -> bool:
@@ -322,7 +326,7 @@ def test_sigterm_stops_a_live_run_cleanly_and_new_files_were_read(project, tmp_p
     try:
         wait_until(lambda: all_committed(project), "all streams' first batches")
         children = psutil.Process(process.pid).children(recursive=True)
-        assert any("java" in child.name() for child in children)
+        assert jvm_of(process)
         samples = project.folder / "data/01_raw/stream/inventory"
         (samples / "new.json").write_text(
             '{"sku": "VEG-01", "new_stock": 5, "arrived_at": "2026-03-03T06:00:00Z"}\n'
@@ -373,11 +377,12 @@ def test_ctrl_c_in_a_terminal_stops_the_table_and_the_run(project):
 
 def jvm_of(process: subprocess.Popen) -> list[psutil.Process]:
     """Return Spark's Java process, once there is one."""
-    return [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if any("SparkSubmit" in word for word in child.cmdline())
-    ]
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if any("SparkSubmit" in word for word in child.cmdline()):
+                found.append(child)
+    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
