@@ -196,7 +196,7 @@ def measure_streams(scratch: Path, count: int) -> tuple[float, float]:
         stderr=subprocess.STDOUT,
     )
     try:
-        await_(lambda: "Ctrl-C stops" in log.read_text(), process)
+        await_(lambda: "Starting many_0" in log.read_text(), process)
         started = time.time()
         first = [folder / f"data/checkpoint/{i}/commits/0" for i in range(count)]
         await_(lambda: all(file.exists() for file in first), process)
