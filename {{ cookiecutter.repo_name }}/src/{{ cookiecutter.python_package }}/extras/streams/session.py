@@ -136,9 +136,15 @@ def _start(settings: dict[str, Any]) -> SparkSession:
         with _stderr_in(log_file()):
             session = _create(_for_this_machine(settings))
         _State.launched = True
+        logging.getLogger().addFilter(_is_not_py4j)
     _State.started = session.sparkContext
     logger.info("Spark %s started, UI at %s", session.version, _ui(session))
     return session
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs a traceback as nobody when Java dies; a run says it in a sentence."""
+    return record.module != "java_gateway"
 
 
 def _create(settings: dict[str, Any]) -> SparkSession:
