@@ -8,7 +8,7 @@ export KEDRO_DISABLE_TELEMETRY := 1
 export PATH := $(BIN):$(PATH)
 export UV_FIND_LINKS := $(CACHE)/wheels
 
-.PHONY: demo test lint bench pictures setup clean
+.PHONY: demo test lint bench chaos soak pictures setup clean
 
 demo: setup            ## generate a project, run its streams on sample data, show the results
 	@$(BIN)/python tools/demo.py $(CACHE)/demo
@@ -21,6 +21,12 @@ lint: setup            ## what CI checks first; the tests check the generated pr
 
 bench: setup           ## ratios, measured side by side; written to benchmarks/results.json
 	@$(BIN)/python benchmarks/run.py
+
+chaos: setup           ## kill -9 a hundred times, count what was lost or written twice
+	@$(BIN)/python tests/chaos.py
+
+soak: setup            ## half an hour of small batches and restarts; written to benchmarks/soak.json
+	@$(BIN)/python benchmarks/soak.py
 
 pictures: setup        ## the pictures of the README (needs chromium)
 	@$(BIN)/python tools/pictures.py docs

@@ -37,6 +37,8 @@ def main(chosen: list[str]) -> int:
         "plain": against_plain_spark,
         "settings": against_default_settings,
         "streams": many_streams,
+        "supervisor": against_a_bare_wait,
+        "stop": time_to_stop,
     }
     file = HERE / "results.json"
     results = json.loads(file.read_text()) if file.exists() else {}
@@ -172,26 +174,7 @@ def measure_streams(scratch: Path, count: int) -> tuple[float, float]:
     say(f"{count} streams in one run")
     readings = make_readings(scratch / "tiny", files=1, rows=10)
     folder = new_project(scratch / f"many-{count}", readings)
-    package = folder / "src" / PACKAGE / "pipelines/many"
-    package.mkdir()
-    (package / "__init__.py").write_text(
-        "from kedro.pipeline import Node, Pipeline\n\n\n"
-        "def create_pipeline():\n"
-        "    return Pipeline([\n"
-        "        Node(lambda x: x, 'raw.sensor', f'many_{i}', name=f'n{i}')\n"
-        f"        for i in range({count})\n"
-        "    ])\n"
-    )
-    kind = f"{PACKAGE}.extras.datasets.SparkStreamingDataset"
-    (folder / "conf/local/catalog.yml").write_text(
-        f'"many_{{i}}":\n'
-        f"  type: {kind}\n"
-        "  file_format: parquet\n"
-        "  filepath: data/many/{i}\n"
-        "  save_args:\n"
-        "    checkpoint: data/checkpoint/{i}\n"
-        "    trigger: 1 second\n"
-    )
+    add_streams(folder, count, "trigger: 1 second")
     log = folder / "log.txt"
     process = subprocess.Popen(
         [KEDRO, "run", "--pipelines=many"],
@@ -212,24 +195,125 @@ def measure_streams(scratch: Path, count: int) -> tuple[float, float]:
     return seconds, heap
 
 
+def add_streams(folder: Path, count: int, trigger: str = "") -> None:
+    """Add a pipeline of streams that all read the same readings."""
+    package = folder / "src" / PACKAGE / "pipelines/many"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from kedro.pipeline import Node, Pipeline\n\n\n"
+        "def create_pipeline():\n"
+        "    return Pipeline([\n"
+        "        Node(lambda x: x, 'raw.sensor', f'many_{i}', name=f'n{i}')\n"
+        f"        for i in range({count})\n"
+        "    ])\n"
+    )
+    kind = f"{PACKAGE}.extras.datasets.SparkStreamingDataset"
+    (folder / "conf/local/catalog.yml").write_text(
+        f'"many_{{i}}":\n'
+        f"  type: {kind}\n"
+        "  file_format: parquet\n"
+        "  filepath: data/many/{i}\n"
+        "  save_args:\n"
+        "    checkpoint: data/checkpoint/{i}\n"
+        f"    {trigger}\n"
+    )
+
+
+def java_of(pid: int) -> psutil.Process:
+    """Return Spark's Java process."""
+    family = psutil.Process(pid).children(recursive=True)
+    return next(child for child in family if child.name() == "java")
+
+
 def live_heap(pid: int) -> float:
     """Return megabytes of the JVM's heap that survive a collection."""
-    jvm = next(
-        child
-        for child in psutil.Process(pid).children(recursive=True)
-        if child.name() == "java"
-    )
+    jvm = str(java_of(pid).pid)
     for _ in range(2):
-        subprocess.run(
-            ["jcmd", str(jvm.pid), "GC.run"], check=True, capture_output=True
-        )
+        subprocess.run(["jcmd", jvm, "GC.run"], check=True, capture_output=True)
     info = subprocess.run(
-        ["jcmd", str(jvm.pid), "GC.heap_info"],
+        ["jcmd", jvm, "GC.heap_info"],
         check=True,
         capture_output=True,
         text=True,
     ).stdout
     return sum(int(kb) for kb in re.findall(r"heap.*?used (\d+)K", info)) / 1024
+
+
+# --- the supervisor ----------------------------------------------------------
+
+
+def against_a_bare_wait(scratch: Path) -> list[dict]:
+    """50 streams, supervised and with Spark's own awaitTermination, in turns."""
+    count, files, rows = 50, 8, 5_000
+    readings = make_readings(scratch / "readings", files, rows)
+    speed: dict[str, list[float]] = {"bare": [], "supervised": []}
+    for number in range(ROUNDS):
+        for kind in ("bare", "supervised")[:: 1 if number % 2 else -1]:
+            say(f"{count} streams, round {number + 1}, {kind}")
+            folder = new_project(scratch / f"{kind}-{number}", readings)
+            add_streams(folder, count)
+            command = [sys.executable, HERE / "bare.py", folder, str(count)]
+            if kind == "supervised":
+                command = [*kedro_run("--pipelines=many")]
+            subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+            checkpoints = [folder / f"data/checkpoint/{i}" for i in range(count)]
+            commits = [commit_times(checkpoint) for checkpoint in checkpoints]
+            assert all(len(times) == files for times in commits)
+            begin = max(times[0] for times in commits)  # every stream has started
+            done = sum(1 for times in commits for t in times if t > begin)
+            speed[kind].append(done * rows / (max(t[-1] for t in commits) - begin))
+    fast = medians(speed)
+    ratio = fast["supervised"] / fast["bare"]
+    return [
+        result(
+            f"rows per second of {count} streams, supervised against awaitTermination",
+            ratio,
+            "at least 0.98",
+            ratio >= 0.98,
+            f"{fast['supervised']:,.0f} against {fast['bare']:,.0f}, "
+            f"median of {ROUNDS} runs",
+        )
+    ]
+
+
+def time_to_stop(scratch: Path) -> list[dict]:
+    """From SIGTERM, in the middle of a batch, to the exit, without the batch itself."""
+    readings = make_readings(scratch / "tiny", files=1, rows=10)
+    folder = new_project(scratch / "stop", readings)
+    package = folder / "src" / PACKAGE / "pipelines/slow"
+    package.mkdir()
+    (package / "__init__.py").write_text((HERE / "slow.py").read_text())
+    (folder / "conf/local/catalog.yml").write_text(
+        "slow:\n"
+        f"  type: {PACKAGE}.extras.datasets.MicroBatchDataset\n"
+        "  datasets:\n"
+        f"    - type: {PACKAGE}.pipelines.slow.Slow\n"
+        "      filepath: data/slow.txt\n"
+        "  save_args:\n"
+        "    checkpoint: data/checkpoint/slow\n"
+    )
+    marks, took = folder / "data/slow.txt", []
+    for number in range(ROUNDS):
+        say(f"stopping, round {number + 1}")
+        shutil.rmtree(folder / "data/checkpoint", ignore_errors=True)
+        marks.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            [KEDRO, "run", "--pipelines=slow"], cwd=folder, stdout=subprocess.DEVNULL
+        )
+        await_(marks.exists, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+        took.append(time.time() - marks.stat().st_mtime)
+    seconds = statistics.median(took)
+    return [
+        result(
+            "seconds from the end of the running batch to the exit, after SIGTERM",
+            seconds,
+            "under 5",
+            max(took) < 5,
+            f"median of {ROUNDS}; the slowest took {max(took):.1f} s",
+        )
+    ]
 
 
 # --- what they share ---------------------------------------------------------

@@ -3,14 +3,17 @@
 import importlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
@@ -53,6 +56,68 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.1)
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process lives; one that waits to be buried does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@dataclass
+class LiveRun:
+    """A run that goes on while a test looks at it."""
+
+    process: subprocess.Popen
+    log: Path
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    @property
+    def family(self) -> list[psutil.Process]:
+        """Every process the run has started."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def started(self, word: str) -> list[psutil.Process]:
+        """Return the processes with a word in their command, once there are any."""
+        found = []
+        for process in self.family:
+            with suppress(psutil.Error):  # it has ended meanwhile
+                if any(word in argument for argument in process.cmdline()):
+                    found.append(process)
+        return found
+
+    def jvm(self) -> list[psutil.Process]:
+        return self.started("SparkSubmit")
+
+    def says(self, text: str) -> None:
+        """Wait until the run has logged something."""
+        with suppress(AssertionError):
+            wait_until(lambda: text in self.text, text)
+        assert text in self.text, self.text
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask the run to end, and return its exit code."""
+        self.process.send_signal(number)
+        return self.end()
+
+    def end(self) -> int:
+        """Wait for the run to end by itself, and return its exit code."""
+        return self.process.wait(timeout=DEADLINE)
+
+    def kill(self) -> None:
+        """End everything that the run has started, Python's workers as well."""
+        family = self.family
+        os.killpg(self.process.pid, signal.SIGKILL)
+        for process in family:  # workers have a group of their own
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+        wait_until(lambda: not any(map(is_alive, family)), "the end of the family")
+
+
 @dataclass
 class Project:
     """A generated project, and the Python that runs it."""
@@ -83,6 +148,26 @@ class Project:
         """Run what is there, and expect success."""
         return ok(*self.command("run", BOUNDED, *arguments), cwd=self.folder)
 
+    @contextmanager
+    def live(self, *arguments: str, **kwargs) -> Iterator[LiveRun]:
+        """Start a live run whose output goes to a file; leave none behind."""
+        number = len(list(self.folder.parent.glob("live-*.log")))
+        log = self.folder.parent / f"live-{number}.log"
+        process = subprocess.Popen(
+            self.command("run", *arguments),
+            cwd=self.folder,
+            stdout=log.open("w"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **kwargs,
+        )
+        run = LiveRun(process, log)
+        try:
+            yield run
+        finally:
+            if process.poll() is None:
+                run.kill()
+
     def edit(self, path: str, *changes: tuple[str, str]) -> None:
         """Change a file of the project, as a user would with an editor."""
         file = self.folder / path
@@ -96,6 +181,13 @@ class Project:
         """Return the rows of CSV files, without their headings, sorted."""
         files = sorted(self.folder.glob(pattern))
         return sorted(line for f in files for line in f.read_text().splitlines()[1:])
+
+    def newest(self, stream: str, log: str = "commits") -> int:
+        """Return the newest batch in a log of a stream's checkpoint, -1 if none."""
+        folder = self.folder / "data/04_checkpoint" / stream / log
+        return max(
+            (int(f.name) for f in folder.glob("*") if f.name.isdigit()), default=-1
+        )
 
     def commits(self, stream: str) -> int:
         """Count the batches that a stream has committed."""

@@ -397,7 +397,7 @@ def test_output_without_its_checkpoint_is_refused(ran):
     reason = refusal(ran, "sensor")
 
     assert "processed.sensor: output" in reason and "is gone, so Spark would" in reason
-    assert f"start over by deleting {ran.folder}/data/04_checkpoint/proc" in reason
+    assert "start over: kedro streams reset processed.sensor" in reason
     assert written(ran) == before
 
 
@@ -474,9 +474,8 @@ def test_starting_over_names_the_streams_downstream(project, spark):
 
     reason = refusal(project, "inventory")
 
-    assert "start over (with processed.stock, which read it) by deleting" in reason
-    assert "04_checkpoint/int_new_inventory" in reason
-    assert "04_checkpoint/processed_stock" in reason
+    assert "start over (with processed.stock, which read it): kedro" in reason
+    assert "kedro streams reset int.new_inventory processed.stock" in reason
 
 
 def test_a_column_that_csv_cannot_hold_is_refused(project, spark, code):

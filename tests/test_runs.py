@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 from collections import defaultdict
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from conftest import (
     BOUNDED,
     ROOT,
     Project,
+    is_alive,
     new_environment,
     ok,
     wait_until,
@@ -287,31 +287,6 @@ def test_the_demo_shows_what_the_streams_wrote(tmp_path):
 # --- live --------------------------------------------------------------------
 
 
-def start(project: Project, log: Path) -> subprocess.Popen:
-    """Start a live run whose output goes to a file."""
-    return subprocess.Popen(
-        project.command("run"),
-        cwd=project.folder,
-        stdout=log.open("w"),
-        stderr=subprocess.STDOUT,
-    )
-
-
-def finish(process: subprocess.Popen) -> None:
-    """End a run that a failed test left behind."""
-    if process.poll() is None:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            child.kill()
-        process.kill()
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def all_committed(project: Project) -> bool:
     return (
         project.commits("int_new_inventory") > 0
@@ -320,14 +295,12 @@ def all_committed(project: Project) -> bool:
     )
 
 
-def test_sigterm_stops_a_live_run_cleanly_and_new_files_were_read(project, tmp_path):
-    log = tmp_path / "log.txt"
-    process = start(project, log)
-    try:
+def test_sigterm_stops_a_live_run_cleanly_and_new_files_were_read(project):
+    samples = project.folder / "data/01_raw/stream/inventory"
+    with project.live() as run:
         wait_until(lambda: all_committed(project), "all streams' first batches")
-        children = psutil.Process(process.pid).children(recursive=True)
-        assert jvm_of(process)
-        samples = project.folder / "data/01_raw/stream/inventory"
+        children = run.family
+        assert run.jvm()
         (samples / "new.json").write_text(
             '{"sku": "VEG-01", "new_stock": 5, "arrived_at": "2026-03-03T06:00:00Z"}\n'
         )
@@ -335,17 +308,13 @@ def test_sigterm_stops_a_live_run_cleanly_and_new_files_were_read(project, tmp_p
             lambda: project.lines(STOCK) == expected_stock(project), "the new delivery"
         )
 
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(timeout=60)
-    finally:
-        finish(process)
+        code = run.stop(signal.SIGTERM)
 
-    text = log.read_text()
-    assert code == 0, text
-    assert "Traceback" not in text and "py4j" not in text
+    assert code == 0, run.text
+    assert "Traceback" not in run.text and "py4j" not in run.text
     for stream in ("int.new_inventory", "processed.stock", "processed.sensor"):
-        assert re.search(rf"{stream}: batch \d+, \d+ rows", text)
-        assert re.search(rf"{stream}: ended, last committed batch: \d+", text)
+        assert re.search(rf"{stream}: batch \d+, \d+ rows", run.text)
+        assert re.search(rf"{stream}: ended, last committed batch: \d+", run.text)
     wait_until(lambda: not any(map(is_alive, children)), "the last child's end")
     assert_all_is_written(project)
 
@@ -362,8 +331,8 @@ def test_ctrl_c_in_a_terminal_stops_the_table_and_the_run(project):
         timeout=120,
     )
     try:
-        child.expect("stream.*state.*batch.*rows.*rows/s.*took")
-        child.expect(r"processed\.sensor\s+waiting for data\s+4")
+        child.expect("stream.*state.*batch.*in/s.*done/s.*took.*behind.*kept.*watermark")
+        child.expect(r"processed\.sensor\s+waiting\s+4")
         child.sendintr()
         child.expect(pexpect.EOF)
         seen = child.before
@@ -375,40 +344,22 @@ def test_ctrl_c_in_a_terminal_stops_the_table_and_the_run(project):
     assert "Traceback" not in seen and "Error" not in seen
 
 
-def jvm_of(process: subprocess.Popen) -> list[psutil.Process]:
-    """Return Spark's Java process, once there is one."""
-    found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        with suppress(psutil.Error):  # it has ended meanwhile
-            if any("SparkSubmit" in word for word in child.cmdline()):
-                found.append(child)
-    return found
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_spark_starts_ends_the_run_without_an_orphan(
-    project, tmp_path, number
-):
-    log = tmp_path / "log.txt"
-    process = start(project, log)
-    try:
-        wait_until(lambda: jvm_of(process), "a JVM")
-        jvm = jvm_of(process)
-        process.send_signal(number)
-        code = process.wait(timeout=120)
-    finally:
-        finish(process)
+def test_a_signal_while_spark_starts_ends_the_run_without_an_orphan(project, number):
+    with project.live() as run:
+        wait_until(run.jvm, "a JVM")
+        jvm = run.jvm()
+        code = run.stop(number)
 
-    assert code == 0, log.read_text()
-    assert "Stopped before any stream was started" in log.read_text()
-    assert "Traceback" not in log.read_text()
+    assert code == 0, run.text
+    assert "Stopped before any stream was started" in run.text
+    assert "Traceback" not in run.text
     assert project.commits("int_new_inventory") == 0
     wait_until(lambda: not any(map(is_alive, jvm)), "the JVM's end")
 
 
-def test_a_second_ctrl_c_does_not_wait_for_the_batch(project, tmp_path):
+def test_a_second_ctrl_c_does_not_wait_for_the_batch(project):
     """A stream whose batch would last for ever is given up at once."""
-    log = tmp_path / "log.txt"
     project.edit(
         "src/cold_store/pipelines/sensor/nodes.py",
         (
@@ -422,36 +373,28 @@ def test_a_second_ctrl_c_does_not_wait_for_the_batch(project, tmp_path):
         ),
     )
     project.edit("conf/base/parameters.yml", ("drain: 30 seconds", "drain: 1 hour"))
-    process = start(project, log)
     offsets = project.folder / "data/04_checkpoint/processed_sensor/offsets/0"
-    try:
+    with project.live() as run:
         wait_until(offsets.exists, "the batch that never ends")
-        process.send_signal(signal.SIGINT)
-        wait_until(lambda: "Stopping" in log.read_text(), "the drain")
-        process.send_signal(signal.SIGINT)
-        code = process.wait(timeout=120)
-    finally:
-        finish(process)
+        run.process.send_signal(signal.SIGINT)
+        run.says("Stopping")
+        code = run.stop(signal.SIGINT)
 
-    assert code == 0, log.read_text()
-    assert "processed.sensor: ended, last committed batch: none" in log.read_text()
-    assert "Traceback" not in log.read_text()
+    assert code == 0, run.text
+    assert "processed.sensor: ended, last committed batch: none" in run.text
+    assert "Traceback" not in run.text
 
 
-def test_a_killed_java_is_one_sentence(project, tmp_path):
-    log = tmp_path / "log.txt"
-    process = start(project, log)
-    try:
+def test_a_killed_java_is_one_sentence(project):
+    with project.live() as run:
         wait_until(lambda: project.commits("int_new_inventory"), "a batch")
-        jvm_of(process)[0].kill()
-        code = process.wait(timeout=120)
-    finally:
-        finish(process)
+        run.jvm()[0].kill()
+        code = run.end()
 
     assert code == 1
-    last = log.read_text().strip().splitlines()[-1]
+    last = run.text.strip().splitlines()[-1]
     assert last.startswith("Error: Spark's Java process has ended: it was killed")
-    assert "Traceback" not in log.read_text()
+    assert "Traceback" not in run.text
 
 
 def test_one_failed_stream_ends_the_run_with_its_reason_last(project):
@@ -646,23 +589,16 @@ def test_spark_submit_keeps_its_own_settings_and_names_what_comes_too_late(proje
     assert project.lines(SENSOR) == expected_averages(project)
 
 
-def test_the_ui_and_the_driver_listen_on_this_machine_only(project, tmp_path):
-    log = tmp_path / "log.txt"
-    process = start(project, log)
-    try:
-        wait_until(lambda: "UI at" in log.read_text(), "Spark's start")
-        processes = [psutil.Process(process.pid)]
-        processes += processes[0].children(recursive=True)
+def test_the_ui_and_the_driver_listen_on_this_machine_only(project):
+    with project.live() as run:
+        run.says("UI at")
         addresses = {
-            c.laddr.ip
-            for p in processes
-            for c in p.net_connections("tcp")
-            if c.status == psutil.CONN_LISTEN
+            connection.laddr.ip
+            for process in [psutil.Process(run.process.pid), *run.family]
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
         }
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
-    finally:
-        finish(process)
+        run.stop()
 
     assert addresses
     assert {a.removeprefix("::ffff:") for a in addresses} == {"127.0.0.1"}

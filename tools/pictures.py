@@ -1,6 +1,8 @@
-"""Make the pictures of the README: the pipelines as kedro-viz draws them."""
+"""Make the pictures of the README: the pipelines, and the table of a real run."""
 
+import io
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,12 +13,18 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pexpect
+import pyte
+from rich.console import Console
+
 KEDRO = Path(sys.executable).with_name("kedro")
 DEADLINE = 120  # seconds
+WIDTH, HEIGHT = 80, 40
+STREAMS = ("int.new_inventory", "processed.sensor", "processed.stock")
 
 
 def main(target: Path) -> None:
-    """Generate a project, serve its picture, and photograph it."""
+    """Generate a project, and photograph it at rest and at work."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         sys.exit("a browser is needed: apt install chromium")
@@ -24,25 +32,55 @@ def main(target: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         new = [KEDRO, "new", "--starter=spark-streaming", "--name=Cold Store"]
         subprocess.run(new, cwd=scratch, check=True, stdout=subprocess.DEVNULL)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        viz = [
-            KEDRO,
-            "viz",
-            "run",
-            "--no-browser",
-            "--host=127.0.0.1",
-            f"--port={port}",
-        ]
-        folder = Path(scratch) / "cold-store"
-        server = subprocess.Popen(viz, cwd=folder, start_new_session=True)
-        try:
-            page = f"http://127.0.0.1:{port}/"
-            wait_for(page + "api/main", server)
-            photograph(browser, page, scratch, target.resolve() / "pipelines.png")
-        finally:
-            os.killpg(server.pid, signal.SIGTERM)  # it has processes of its own
-            server.wait()
+        project = Path(scratch) / "cold-store"
+        draw_table(project, target / "table.svg")
+        draw_pipelines(browser, project, target.resolve() / "pipelines.png")
+
+
+def draw_table(project: Path, picture: Path) -> None:
+    """Run the streams in a terminal of 80 columns, and keep what it shows."""
+    screen = pyte.Screen(WIDTH, HEIGHT)
+    stream = pyte.Stream(screen)
+    run = pexpect.spawn(
+        str(KEDRO),
+        ["run"],
+        cwd=project,
+        dimensions=(HEIGHT, WIDTH),
+        encoding="utf-8",
+        env={**os.environ, "TERM": "xterm"},
+        timeout=DEADLINE,
+    )
+    while not all(
+        re.search(f"{name} +waiting +\\d", "\n".join(screen.display))
+        for name in STREAMS
+    ):
+        stream.feed(run.read_nonblocking(size=4096, timeout=DEADLINE))
+    run.sendintr()
+    run.expect(pexpect.EOF)
+    lines = [line.rstrip() for line in screen.display]
+    begin = next(i for i, line in enumerate(lines) if line.startswith("stream "))
+    console = Console(record=True, width=WIDTH, file=io.StringIO())
+    console.print(
+        "$ kedro run", *filter(None, lines[begin:]), sep="\n", highlight=False
+    )
+    svg = console.export_svg(title="Cold Store")
+    # Without the fonts that rich would let the reader's browser load from elsewhere.
+    picture.write_text(re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL))
+
+
+def draw_pipelines(browser: str, project: Path, picture: Path) -> None:
+    """Serve the pipelines with kedro-viz, and let a browser draw them."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    viz = [KEDRO, "viz", "run", "--no-browser", "--host=127.0.0.1", f"--port={port}"]
+    server = subprocess.Popen(viz, cwd=project, start_new_session=True)
+    try:
+        page = f"http://127.0.0.1:{port}/"
+        wait_for(page + "api/main", server)
+        photograph(browser, page, str(project.parent), picture)
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)  # it has processes of its own
+        server.wait()
 
 
 def wait_for(address: str, server: subprocess.Popen) -> None:

@@ -7,10 +7,10 @@ from kedro.framework.hooks import hook_impl
 from kedro.io import CatalogProtocol, DataCatalog, DatasetError
 from kedro.pipeline import Pipeline
 
-from .extras.datasets import SparkStreamingDataset
 from .extras.streams import checks, session
 from .extras.streams.errors import StreamsError
 from .extras.streams.run import StreamsRun
+from .extras.streams.topology import formats
 
 
 class SparkHooks:
@@ -26,13 +26,9 @@ class SparkHooks:
         """Start Spark before a dataset starts it without all settings and packages."""
         datasets = [catalog.get(name) for name in pipeline.datasets()]
         modules = [type(dataset).__module__ for dataset in datasets]
-        formats = [
-            dataset.file_format
-            for dataset in datasets
-            if isinstance(dataset, SparkStreamingDataset)
-        ]
-        if formats or any(m.startswith("kedro_datasets.spark.") for m in modules):
-            session.get_spark(*formats)
+        needed = formats(datasets)
+        if needed or any(m.startswith("kedro_datasets.spark.") for m in modules):
+            session.get_spark(*needed)
 
 
 class SparkStreamsHook:
@@ -59,7 +55,7 @@ class SparkStreamsHook:
         """Check what can be checked before any node runs, and hold the sinks back."""
         self._catalog, self._pipeline = catalog, pipeline
         run = StreamsRun(pipeline, catalog)
-        self._run = run if run.streams else None
+        self._run = run if run.has_streams else None
         if self._run:
             checks.refuse_wrong_runner(run_params, catalog)
             self._run.prepare(self._context.params.get("streams") or {})

@@ -2,6 +2,6 @@
 
 from .micro_batch_dataset import MicroBatchDataset
 from .spark_streaming_dataset import SparkStreamingDataset
-from .stream_sink import StreamSink
+from .stream_sink import HeldBack, StreamSink
 
-__all__ = ["MicroBatchDataset", "SparkStreamingDataset", "StreamSink"]
+__all__ = ["HeldBack", "MicroBatchDataset", "SparkStreamingDataset", "StreamSink"]

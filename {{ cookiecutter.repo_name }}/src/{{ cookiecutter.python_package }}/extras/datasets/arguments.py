@@ -10,6 +10,7 @@ from kedro.io import DatasetError
 from pyspark import __version__
 from pyspark.sql.streaming import DataStreamWriter
 
+from ..streams.files import is_remote
 from ..streams.session import project_path
 
 OUTPUT_MODES = ("append", "update", "complete")
@@ -109,11 +110,6 @@ def trigger(save_args: dict[str, Any]) -> dict[str, Any]:
     if re.fullmatch(r"[a-zA-Z]\w*", kind) and kind != "interval":
         raise DatasetError(f"trigger '{text}' does not exist; write {TRIGGERS}")
     return {"processingTime": _interval(text)}
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path names its file system: s3a://, hdfs://, dbfs:/, abfss://, ..."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is not None
 
 
 def absolute(path: str) -> str:

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from . import arguments
-from .stream_sink import StreamSink
+from .stream_sink import HeldBack, StreamSink
 
 
 class MicroBatchDataset(StreamSink):
@@ -28,6 +28,8 @@ class MicroBatchDataset(StreamSink):
     save the same batch twice: those that overwrite do, those that append do not.
     ``load`` reads, as a batch, what the first dataset holds.
     """
+
+    holds_back = True
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class MicroBatchDataset(StreamSink):
                 "writing; put it under the save_args of one of them"
             )
         self._datasets = [self._build(config) for config in datasets]
+        self._places = [f"{d['type']} {d.get('filepath', '')}".strip() for d in datasets]
         self.metadata = metadata
 
     @staticmethod
@@ -60,6 +63,11 @@ class MicroBatchDataset(StreamSink):
         paths = {key: arguments.absolute(config[key]) for key in keys}
         return AbstractDataset.from_config("datasets", {**config, **paths})
 
+    @property
+    def place(self) -> str:
+        """Where rows go, for people to read."""
+        return " and ".join(self._places)
+
     def load(self) -> Any:
         """Read what the first dataset holds, as a batch."""
         return self._datasets[0].load()
@@ -68,6 +76,18 @@ class MicroBatchDataset(StreamSink):
         return writer.foreachBatch(self._save_batch).start()
 
     def _save_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """Save a batch; remember the error, of which Spark keeps only the text."""
+        before, self.begun = self.begun, batch_id  # first, or a stop could miss it
+        try:
+            if self.stopping:
+                self.begun = before
+                raise HeldBack(f"batch {batch_id} is left to the next run")
+            self._save_everywhere(batch)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _save_everywhere(self, batch: DataFrame) -> None:
         batch.persist()  # so that several datasets do not compute it several times
         try:
             for dataset in self._datasets:

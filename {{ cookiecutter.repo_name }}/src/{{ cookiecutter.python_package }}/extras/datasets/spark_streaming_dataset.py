@@ -4,7 +4,6 @@ import json
 import logging
 import re
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 from kedro.io import DatasetError
@@ -13,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
-from ..streams import hadoop
 from ..streams.errors import first_sentence
-from ..streams.session import get_spark, package_for
+from ..streams.files import at, is_remote
+from ..streams.session import get_spark, is_running, package_for
 from . import arguments
 from .stream_sink import StreamSink
 
@@ -103,14 +102,44 @@ class SparkStreamingDataset(StreamSink):
             self._schema = _struct(self._schema, "schema")
 
     @property
+    def is_stream(self) -> bool:
+        """Whether ``load`` gives a stream, and not a table."""
+        return self._streaming
+
+    @property
     def is_files(self) -> bool:
         """Whether rows are kept as files in a folder."""
         return self.filepath is not None and self.file_format.lower() in FILE_FORMATS
 
     @property
+    def watched_folder(self) -> str | None:
+        """The folder whose every file the stream reads, if it is as simple as that."""
+        path, picky = self.filepath, {"pathGlobFilter", "recursiveFileLookup"}
+        simple = self.is_files and self._streaming and not picky & self._load_args.keys()
+        return path if path and simple and not GLOB.search(path) else None
+
+    @property
     def kind(self) -> str:
         """What the stream writes; a checkpoint is of no use for another kind."""
         return self.file_format
+
+    @property
+    def output(self) -> str | None:
+        """The folder that holds nothing but what this stream wrote, if there is one."""
+        return self.filepath if self.is_files else None
+
+    @property
+    def place(self) -> str:
+        """Where rows come from or go to, for people to read."""
+        topics = [self._load_args.get(k) for k in ("subscribe", "subscribePattern")]
+        topics.append(self._save_args.get("topic"))
+        named = [self.filepath, self.table, *topics]
+        return " ".join([self.file_format, *[str(part) for part in named if part][:1]])
+
+    def reader_option(self, name: str) -> str | None:
+        """Return an option of the reader, whatever its case, as Spark would."""
+        found = [v for k, v in self._load_args.items() if k.lower() == name.lower()]
+        return str(found[-1]).lower() if found else None
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -136,7 +165,7 @@ class SparkStreamingDataset(StreamSink):
                 self._register_table(spark, schema=None)
                 return reader.table(self.table)
             if self.is_files:
-                self._require_folder(spark)
+                self._require_folder()
             return self._with_schema(reader, spark).load(self.filepath)
         except Exception as error:
             raise self._explained(error) from error
@@ -168,7 +197,7 @@ class SparkStreamingDataset(StreamSink):
         """Give the reader its schema, wherever it is written down."""
         schema = self._schema
         if isinstance(schema, dict):
-            self._schema = schema = _schema_from_file(spark, schema["filepath"])
+            self._schema = schema = _schema_from_file(schema["filepath"])
         has_none = schema is None and self.file_format.lower() not in FIXED_SCHEMA
         if has_none and self._streaming and self.is_files:
             self._schema = schema = self._guessed_schema(spark)
@@ -192,17 +221,18 @@ class SparkStreamingDataset(StreamSink):
         )
         return schema
 
-    def _require_folder(self, spark: SparkSession) -> None:
-        assert self.filepath is not None
-        if not GLOB.search(self.filepath) and not hadoop.exists(spark, self.filepath):
+    def _require_folder(self) -> None:
+        if self.lacks_its_folder():
             raise DatasetError(self.missing_folder())
 
     def lacks_its_folder(self) -> bool:
-        """Whether a local folder is missing, as far as can be seen without Spark."""
+        """Whether the folder to read is missing, as far as can be seen by now."""
         path = self.filepath
-        if not self.is_files or path is None or arguments.is_remote(path):
+        if not self.is_files or path is None or GLOB.search(path):
             return False
-        return not GLOB.search(path) and not Path(path).exists()
+        if is_remote(path) and not is_running():
+            return False  # Spark will tell
+        return not at(path).exists()
 
     def missing_folder(self) -> str:
         """Say that the folder to read is not there."""
@@ -218,7 +248,7 @@ class SparkStreamingDataset(StreamSink):
         if not is_files or spark.catalog.tableExists(name):
             return
         folder = f"{spark.conf.get('spark.sql.warehouse.dir')}/{name}"
-        if schema is not None or hadoop.exists(spark, folder):
+        if schema is not None or at(folder).exists():
             spark.catalog.createTable(
                 name, path=folder, source=self.file_format, schema=schema
             )
@@ -295,9 +325,7 @@ class SparkStreamingDataset(StreamSink):
             return get_spark(self.file_format).catalog.tableExists(self.table)
         if self.filepath is None:
             return False
-        if not arguments.is_remote(self.filepath):
-            return Path(self.filepath).exists()
-        return hadoop.exists(get_spark(self.file_format), self.filepath)
+        return at(self.filepath).exists()
 
     def _describe(self) -> dict[str, Any]:
         return {
@@ -319,10 +347,10 @@ def _without_secrets(options: dict[str, Any]) -> dict[str, Any]:
     return {k: "***" if SECRET.search(k) else v for k, v in options.items()}
 
 
-def _schema_from_file(spark: SparkSession, filepath: str) -> StructType:
+def _schema_from_file(filepath: str) -> StructType:
     """Read a schema in Spark's JSON form, from wherever Spark can read."""
     path = arguments.absolute(filepath)
-    text = hadoop.read_text(spark, path)
+    text = at(path).read()
     if text is None:
         raise DatasetError(
             f"schema file {path} does not exist; correct the filepath under schema, or "

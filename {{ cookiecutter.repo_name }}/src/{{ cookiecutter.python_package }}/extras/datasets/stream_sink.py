@@ -10,6 +10,10 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from . import arguments
 
 
+class HeldBack(Exception):
+    """A batch that was not to be written any more, because its stream is stopping."""
+
+
 class StreamSink(AbstractDataset[DataFrame, Any]):
     """When a stream writes, where it remembers how far it came, what it is called.
 
@@ -22,6 +26,13 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
     name: str | None = None  # of the catalog entry; the hooks tell
     held = False
     query: StreamingQuery | None = None
+
+    # Of a sink that writes batches with Python code, which alone can refuse to:
+    holds_back = False  # whether it does
+    stopping = False  # set by whoever stops the stream, to let no further batch begin
+    begun: int | None = None  # the last batch that was
+    failure: Exception | None = None  # why the last batch was not written
+
     _data: DataFrame | None = None
 
     def __new__(cls, *_: Any, **config: Any) -> "StreamSink":
@@ -50,6 +61,31 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
     def kind(self) -> str:
         """What the stream writes; a checkpoint is of no use for another kind."""
         return "batches"
+
+    @property
+    def output(self) -> str | None:
+        """The folder that holds nothing but what this stream wrote, if there is one."""
+        return None
+
+    @property
+    def place(self) -> str:
+        """Where rows go, for people to read."""
+        return "datasets"
+
+    @property
+    def has_default_trigger(self) -> bool:
+        """Whether a batch begins as soon as the one before has ended."""
+        return not self._trigger
+
+    @property
+    def trigger(self) -> str:
+        """When batches begin, for people to read."""
+        kind, value = next(iter(self._trigger.items()), ("processingTime", None))
+        if value is None:
+            return "as soon as there is data"
+        if kind == "processingTime":
+            return f"every {value}"
+        return kind if value is True else f"{kind} {value}"
 
     @property
     def query_name(self) -> str | None:
@@ -101,6 +137,7 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
             writer = writer.option("checkpointLocation", self.checkpoint)
         if self._partition_by:
             writer = writer.partitionBy(self._partition_by)
+        self.stopping, self.begun, self.failure = False, None, None
         self.query = self._start(writer)
         return self.query
 

@@ -1,13 +1,11 @@
 """All that must hold before a stream starts; each check is one small function."""
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
 from kedro.io import (
-    AbstractDataset,
     CatalogProtocol,
     DatasetError,
     MemoryDataset,
@@ -18,8 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ..datasets import SparkStreamingDataset, StreamSink
-from . import checkpoints, plans
+from . import checkpoints, locks, plans
 from .errors import StreamsError, first_sentence, listed
+from .topology import Topology
 
 Streams = dict[str, StreamSink]
 
@@ -30,33 +29,16 @@ def refuse(problems: Iterable[str]) -> None:
         raise StreamsError(listed(found))
 
 
-def datasets_of(pipeline: Pipeline, catalog: CatalogProtocol) -> dict[str, Any]:
-    """Build every dataset a run needs; refuse wrong entries and missing folders."""
-    datasets: dict[str, AbstractDataset | None] = {}
-    problems = []
-    for name in sorted(pipeline.datasets()):
-        try:
-            datasets[name] = catalog.get(name)
-        except DatasetError as error:
-            reason = error.__cause__ if _is_ours(error.__cause__) else error
-            problems.append(f"{name}: {str(reason).strip()}")
-    refuse([*problems, *_missing_folders(pipeline, datasets)])
-    return datasets
-
-
-def _is_ours(error: BaseException | None) -> bool:
-    """Whether Kedro has wrapped a sentence of ours into one of its own."""
-    return isinstance(error, DatasetError)
-
-
-def _missing_folders(pipeline: Pipeline, datasets: dict[str, Any]) -> Iterator[str]:
-    """Find local folders that are not there, and that no stream of the run makes."""
-    ours = {n: d for n, d in datasets.items() if isinstance(d, SparkStreamingDataset)}
-    outputs = pipeline.all_outputs()
-    written = {d.filepath for n, d in ours.items() if n in outputs}
-    for name in sorted(ours.keys() & pipeline.inputs()):
-        if ours[name].filepath not in written and ours[name].lacks_its_folder():
-            yield f"{name}: {ours[name].missing_folder()}"
+def wrong_entries(topology: Topology) -> Iterator[str]:
+    """Find entries that cannot be built, and folders that nobody makes."""
+    for name, reason in topology.wrong.items():
+        yield f"{name}: {reason}"
+    for name in sorted(topology.sources.keys() & topology.pipeline.inputs()):
+        source = topology.sources[name]
+        if source.filepath in topology.folders_between:
+            continue
+        if source.lacks_its_folder():
+            yield f"{name}: {source.missing_folder()}"
 
 
 def refuse_wrong_runner(run_params: dict[str, Any], catalog: CatalogProtocol) -> None:
@@ -79,7 +61,9 @@ def refuse_stream_to_nowhere(
     name: str, pipeline: Pipeline, catalog: CatalogProtocol
 ) -> None:
     """Refuse a stream that nothing reads and no entry of the catalog stores."""
-    if name in pipeline.outputs() and isinstance(catalog.get(name), MemoryDataset):
+    if name in pipeline.outputs() and isinstance(
+        catalog.get(name), MemoryDataset | None
+    ):
         stored = set(catalog.keys()) - pipeline.datasets()
         near = get_close_matches(name, stored, n=1)
         hint = f"did you mean {near[0]}?" if near else "add an entry for it"
@@ -91,13 +75,29 @@ def refuse_stream_to_nowhere(
 
 def refuse_stream_into_batch(dataset: Any) -> None:
     """Refuse to give a dataset that saves once a stream that never ends."""
-    if not isinstance(dataset, StreamSink | MemoryDataset):
+    if not isinstance(dataset, StreamSink | MemoryDataset | None):
         kind = type(dataset).__name__
         raise DatasetError(
             f"{kind} saves a whole result once, and was given a stream, which has no "
             "end; use extras.datasets.SparkStreamingDataset, or put the dataset inside "
             "extras.datasets.MicroBatchDataset to save each batch with it"
         )
+
+
+def before_nodes(spark: SparkSession, topology: Topology) -> list[str]:
+    """Find what is wrong with sources, formats and checkpoints."""
+    streams = topology.streams
+    free = {n: d for n, d in topology.sources.items() if n not in streams}
+    return [
+        *unreadable(free),
+        *unknown_formats(spark, streams),
+        *unpaired(topology),
+    ]
+
+
+def after_nodes(spark: SparkSession, streams: Streams) -> list[str]:
+    """Find what is wrong with the streams that the nodes have described."""
+    return [*impossible(spark, streams), *unstorable(streams), *changed(streams)]
 
 
 def shared_places(streams: Streams) -> Iterator[str]:
@@ -134,29 +134,38 @@ def unknown_formats(spark: SparkSession, streams: Streams) -> Iterator[str]:
                 yield f"{name}: {stream.missing_format()}"
 
 
-def unpaired(
-    spark: SparkSession, streams: Streams, upstream: dict[str, set[str]]
-) -> Iterator[str]:
+def unpaired(topology: Topology) -> Iterator[str]:
     """Find checkpoints and outputs that do not belong together."""
-    for name, stream in streams.items():
+    for name, stream in topology.streams.items():
         if isinstance(stream, SparkStreamingDataset) and stream.is_files:
             problem = stream.checkpoint and checkpoints.mismatch(
-                spark, stream.checkpoint, str(stream.filepath)
+                stream.checkpoint, str(stream.filepath)
             )
             if problem:
-                downstream = [n for n, above in upstream.items() if name in above]
-                again = [streams[n] for n in [name, *downstream]]
-                yield f"{name}: {problem}; {_start_over(again, downstream)}"
+                below = topology.downstream(name)
+                also = f" (with {' and '.join(below)}, which read it)" if below else ""
+                yield (
+                    f"{name}: {problem}; put back what is missing, or start over{also}: "
+                    f"kedro streams reset {' '.join([name, *below])}"
+                )
 
 
-def _start_over(streams: list[StreamSink], downstream: list[str]) -> str:
-    """Say what to delete; who reads a stream's output would read it all once more."""
-    places = [p for s in streams for p in (s.checkpoint, getattr(s, "filepath", None))]
-    also = f" (with {' and '.join(downstream)}, which read it)" if downstream else ""
-    return (
-        f"put back what is missing, or start over{also} by deleting "
-        f"{' '.join(shlex.quote(place) for place in places if place)}"
-    )
+def locked(streams: Streams) -> Iterator[str]:
+    """Find streams that another run is running."""
+    for name, stream in streams.items():
+        if stream.checkpoint and (by := locks.holder(stream.checkpoint)):
+            yield f"{name}: {locks.refusal(stream.checkpoint, by)}"
+
+
+def circular(topology: Topology) -> Iterator[str]:
+    """Find streams that would wait for each other, and so never start."""
+    circle = [n for n in topology.streams if n in topology.downstream(n)]
+    if circle:
+        yield (
+            f"{' and '.join(circle)} read each other's output, so none of them can be "
+            "the first to catch up; run them with streams.until=stopped, or break the "
+            "circle"
+        )
 
 
 def impossible(spark: SparkSession, streams: Streams) -> Iterator[str]:
@@ -184,15 +193,15 @@ def unstorable(streams: Streams) -> Iterator[str]:
                     )
 
 
-def changed(spark: SparkSession, streams: Streams) -> Iterator[str]:
+def changed(streams: Streams) -> Iterator[str]:
     """Find streams that are no longer what their checkpoint was made by."""
     for name, stream in streams.items():
         if stream.checkpoint:
-            for change in checkpoints.changes(spark, stream):
+            for change in checkpoints.changes(stream):
                 yield (
                     f"{name}: checkpoint {stream.checkpoint} belongs to another stream: "
-                    f"{change}; undo the change, or give the new stream a checkpoint "
-                    "and an output of its own"
+                    f"{change}; undo the change, give the new stream a checkpoint and "
+                    f"an output of its own, or start over: kedro streams reset {name}"
                 )
 
 

@@ -1,8 +1,30 @@
 """The one error a user meets when streams cannot run."""
 
+import re
 from typing import Any
 
 import click
+
+# What a second try cannot mend: a plan, a schema or a checkpoint that does not fit,
+# a value that does not convert, Python code of the user's. All else may pass: a full
+# disk, a lost connection, a killed worker.
+FINAL = re.compile(
+    r"AnalysisException|ParseException|PythonException|AssertionError"
+    r"|NotCompatible|IllegalArgumentException|UnsupportedOperationException"
+    r"|NumberFormatException|ArithmeticException|DateTimeException|ClassCastException"
+    r"|IndexOutOfBoundsException|NoSuchElementException|CheckpointOffsets"
+)
+CLASSES = re.compile(r"^(?:Caused by: )?((?:[a-z]\w*\.)+[A-Z][\w$]*)", re.MULTILINE)
+PYTHON_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
 
 
 class StreamsError(click.ClickException):
@@ -34,3 +56,15 @@ def _users_own_error(text: str) -> str | None:
         return lines[-1]
     message = [line for line in lines[places[-1] + 1 :] if not line.startswith("  ")]
     return f"{' '.join(message)} ({lines[places[-1]].strip()})"
+
+
+def is_final(error: BaseException | None) -> bool:
+    """Whether a stream that failed with this would only fail again."""
+    while error is not None:
+        if isinstance(error, PYTHON_MISTAKES):
+            return True
+        trace = getattr(error, "_stackTrace", "")
+        if any(FINAL.search(name) for name in CLASSES.findall(trace)):
+            return True
+        error = getattr(error, "_cause", None) or error.__cause__
+    return False

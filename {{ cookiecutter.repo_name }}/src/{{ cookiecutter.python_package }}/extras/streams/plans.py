@@ -12,6 +12,7 @@ PLACES = ("path", "subscribe", "subscribePattern", "assign")
 # What Spark makes of F.window and F.session_window, with the widths as literals.
 WINDOW = "precisetimestampconversion"
 WIDTH = re.compile(r"\b(\d{4,})L|'(\d[^']*)'")
+STATEFUL = re.compile("Aggregate|Deduplicate|Distinct|FlatMapGroups|TransformWithState")
 
 
 def sources(data: DataFrame) -> list[str]:
@@ -30,6 +31,20 @@ def keys(data: DataFrame) -> list[str]:
         else:
             described += _windows(node)
     return described
+
+
+def is_stateful(data: DataFrame) -> bool:
+    """Whether a stream remembers rows from batch to batch."""
+    return any(_keeps_state(node) for node in _streaming_nodes(data))
+
+
+def watermarks(data: DataFrame) -> list[str]:
+    """Describe how long a stream waits for late rows, e.g. ``read_at 10 minutes``."""
+    return [
+        f"{node.eventTime().name()} {node.delay().toString()}"
+        for node in _streaming_nodes(data)
+        if node.nodeName() == "EventTimeWatermark"
+    ]
 
 
 def refuse_impossible(
@@ -63,6 +78,12 @@ def _streaming_nodes(data: DataFrame) -> Iterator[Any]:
         if node.isStreaming():
             yield node
             waiting.extend(_items(node.children()))
+
+
+def _keeps_state(node: Any) -> bool:
+    if node.nodeName() == "Join":
+        return all(child.isStreaming() for child in _items(node.children()))
+    return STATEFUL.match(node.nodeName()) is not None
 
 
 def _items(scala_seq: Any) -> list[Any]:

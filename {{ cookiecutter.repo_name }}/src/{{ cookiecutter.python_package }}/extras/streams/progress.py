@@ -1,20 +1,25 @@
 """Where the streams are: a table in a terminal, log lines elsewhere."""
 
 import logging
-import math
 import time
 from typing import Any
 
 import rich
-from pyspark.sql.streaming import StreamingQuery
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
+
+from .reports import Batch
+from .stream import Stream
 
 logger = logging.getLogger(__name__)
 
 LOG_WIDTH = 140  # of a file or pipe; Kedro's handler would break lines at 80
 SLOW = 10  # rows/s; below it, the first decimal tells
+THOUSAND, MILLION = 1_000, 1_000_000
 REFRESH = 1.0  # seconds between two looks of the table
+HEADINGS = ("batch", "in/s", "done/s", "took", "behind", "kept", "watermark")
 
 
 class Progress:
@@ -22,11 +27,12 @@ class Progress:
 
     def __init__(self, log_every: float) -> None:
         console = rich.get_console()
-        is_screen = console.is_terminal and not console.is_dumb_terminal
+        is_plain = console.is_dumb_terminal or console.no_color
+        is_screen = console.is_terminal and not is_plain
         self._screen = Live(console=console, auto_refresh=False) if is_screen else None
         self._every = REFRESH if is_screen else log_every
         self._next = 0.0
-        self._batches: dict[str, Any] = {}
+        self._logged: dict[str, Batch] = {}
         if not console.is_terminal:
             console.width = LOG_WIDTH
 
@@ -39,73 +45,88 @@ class Progress:
         if self._screen:
             self._screen.stop()
 
-    def show(
-        self,
-        queries: dict[str, StreamingQuery],
-        waiting: list[str],
-        now: bool = False,
-    ) -> None:
+    def show(self, streams: list[Stream], now: bool = False) -> None:
         """Bring the table up to date, or log what is new, when it is time to."""
         if not now and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._every
-        news = self._look_at(queries)
         if self._screen:
-            self._screen.update(self._table(queries, waiting), refresh=True)
+            self._screen.update(table(streams), refresh=True)
             return
-        for name in news:
-            logger.info("%s: %s", name, _sentence(self._batches[name]))
-
-    def _look_at(self, queries: dict[str, StreamingQuery]) -> list[str]:
-        """Remember each stream's newest batch; return the streams that had one."""
-        found = {name: last_batch(query) for name, query in queries.items()}
-        news = {
-            name: batch
-            for name, batch in found.items()
-            if batch and batch != self._batches.get(name)
-        }
-        self._batches |= news
-        return list(news)
-
-    def _table(self, queries: dict[str, StreamingQuery], waiting: list[str]) -> Table:
-        table = Table("stream", "state", box=None, header_style="bold")
-        for heading in ("batch", "rows", "rows/s", "took"):
-            table.add_column(heading, justify="right")
-        for name, query in queries.items():
-            table.add_row(name, _state(query), *_figures(self._batches.get(name)))
-        for name in waiting:
-            table.add_row(name, "waits for its source")
-        return table
+        for stream in streams:
+            if stream.batch and stream.batch is not self._logged.get(stream.name):
+                self._logged[stream.name] = stream.batch
+                logger.info(
+                    "%s: %s", stream.name, sentence(stream.batch, stream.behind)
+                )
 
 
-def last_batch(query: StreamingQuery) -> Any:
-    """Return Spark's report on the newest batch, or None if its last look found none."""
-    progress = query.lastProgress
-    return progress if progress and "addBatch" in progress["durationMs"] else None
-
-
-def _state(query: StreamingQuery) -> str:
-    if not query.isActive:
-        return "failed" if query.exception() else "done"
-    return "running" if query.status["isTriggerActive"] else "waiting for data"
-
-
-def _figures(batch: Any) -> list[str]:
-    if not batch:
-        return ["", "", "", ""]
-    speed = batch["processedRowsPerSecond"]
-    return [
-        str(batch["batchId"]),
-        str(batch["numInputRows"]),
-        ""
-        if math.isnan(speed)
-        else f"{speed:.0f}"
-        if speed >= SLOW
-        else f"{speed:.1f}",
-        f"{batch['batchDuration'] / 1000:.1f} s",
+def table(streams: list[Stream]) -> Group:
+    """Draw the streams, with the columns that say something, and the last errors."""
+    rows = [_figures(stream.batch, stream.behind) for stream in streams]
+    shown = [h for h in HEADINGS if any(row[h] for row in rows)] or ["batch"]
+    drawn = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    drawn.add_column("stream", overflow="ellipsis", no_wrap=True)
+    drawn.add_column("state", no_wrap=True)
+    for heading in shown:
+        drawn.add_column(heading, justify="right", no_wrap=True)
+    for stream, row in zip(streams, rows, strict=True):
+        drawn.add_row(stream.name, stream.state, *[row[h] for h in shown])
+    errors = [
+        Text(f"{s.name}: last error: {s.reason}", style="red", overflow="fold")
+        for s in streams
+        if s.reason
     ]
+    return Group(drawn, *errors)
 
 
-def _sentence(batch: Any) -> str:
-    number, rows, speed, took = _figures(batch)
-    return f"batch {number}, {rows} rows in {took}" + (speed and f" ({speed} rows/s)")
+def sentence(batch: Batch, behind: int | None) -> str:
+    """Say in a line what a batch did."""
+    text = f"batch {batch.number}, {batch.rows} rows in {batch.seconds:.1f} s"
+    if speed := _short(batch.rows_done):
+        text += f" ({speed} rows/s)"
+    if behind:
+        text += f", {behind} behind"
+    if batch.state_rows is not None:
+        text += f", {batch.state_rows} rows of state"
+    if batch.watermark:
+        text += f", watermark {batch.watermark}"
+    if batch.observed:
+        text += f", {observed(batch.observed)}"
+    return text
+
+
+def observed(metrics: dict[str, dict[str, Any]]) -> str:
+    """Write what nodes have measured with ``observe``."""
+    return ", ".join(
+        f"{name}: {' '.join(f'{key}={value}' for key, value in values.items())}"
+        for name, values in metrics.items()
+    )
+
+
+def _figures(batch: Batch | None, behind: int | None) -> dict[str, str]:
+    """Return a row of the table; what is not known is empty."""
+    if batch is None:
+        return dict.fromkeys(HEADINGS, "")
+    return {
+        "batch": str(batch.number),
+        "in/s": _short(batch.rows_in),
+        "done/s": _short(batch.rows_done),
+        "took": f"{batch.seconds:.1f} s",
+        "behind": _short(behind),
+        "kept": _short(batch.state_rows),
+        "watermark": (batch.watermark or "")[5:16].replace("T", " "),
+    }
+
+
+def _short(number: float | None) -> str:
+    """Write a number in few digits: 3.4, 250, 12.3k, 4.5M."""
+    if number is None:
+        return ""
+    if number >= MILLION:
+        return f"{number / MILLION:.1f}M"
+    if number >= 10 * THOUSAND:
+        return f"{number / THOUSAND:.1f}k"
+    return (
+        f"{number:.0f}" if number >= SLOW or number == int(number) else f"{number:.1f}"
+    )

@@ -63,6 +63,11 @@ def project_path() -> Path:
     return _State.project_path or find_kedro_project(Path.cwd()) or Path.cwd()
 
 
+def shown(text: str) -> str:
+    """Write paths as a user would: from the project's folder on."""
+    return text.replace(f"{project_path()}/", "")
+
+
 def log_file() -> Path:
     """Return where a Spark that is started here writes warnings and stack traces."""
     return project_path() / "logs" / "spark.log"

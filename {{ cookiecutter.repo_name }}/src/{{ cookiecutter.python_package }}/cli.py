@@ -1,0 +1,104 @@
+"""The project's own commands: ``kedro streams ...``."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from kedro.framework.cli.project import run  # noqa: F401 - a packaged project looks here
+from kedro.framework.context import KedroContext
+from kedro.framework.project import pipelines
+from kedro.framework.session import KedroSession
+from kedro.pipeline import Pipeline
+
+from .extras.streams.dry_run import dry_run
+from .extras.streams.reset import plan_reset
+from .extras.streams.status import status as status_of
+from .extras.streams.status import told
+from .extras.streams.topology import Topology
+
+env_option = click.option("--env", "-e", help="Environment of conf/, as for kedro run.")
+
+
+@click.group()
+def cli() -> None:
+    """Commands of this project."""
+
+
+@cli.group()
+def streams() -> None:
+    """Check, watch and start over the streams of this project."""
+
+
+@streams.command()
+@env_option
+@click.option("--pipelines", "-p", "names", help="Pipelines to check, with commas.")
+def check(env: str | None, names: str | None) -> None:
+    """Check every stream without starting it; exit 1 if one could not run."""
+    with _context(env) as context:
+        parameters = context.params.get("streams") or {}
+        found = dry_run(_pipeline(names), context.catalog, parameters)
+    for line in found.lines:
+        click.echo(line)
+    for line in found.warnings:
+        click.secho(f"warning: {line}", fg="yellow")
+    for line in found.problems:
+        click.secho(f"problem: {line}", fg="red")
+    if found.problems:
+        raise SystemExit(1)
+
+
+@streams.command()
+@env_option
+@click.option("--json", "as_json", is_flag=True, help="Print it for machines.")
+def status(env: str | None, as_json: bool) -> None:
+    """Say how far every stream came, whether it runs or not."""
+    if as_json:
+        logging.disable(logging.WARNING)  # what is logged would not be JSON
+    with _topology(env) as topology:
+        found = status_of(topology)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for stream in found:
+        click.echo("\n".join(told(stream)))
+
+
+@streams.command()
+@click.argument("names", nargs=-1, required=True)
+@env_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(names: tuple[str, ...], env: str | None, yes: bool) -> None:
+    """Delete the checkpoint and the output of streams, so that they start over."""
+    with _topology(env) as topology:
+        plan = plan_reset(names, topology)
+        for line in plan.lines():
+            click.echo(line)
+        if not plan.places:
+            click.echo("There is nothing to delete.")
+        elif yes or click.confirm("Delete it?"):
+            plan.carry_out()
+            click.echo("Deleted; the next run starts over.")
+
+
+@contextmanager
+def _context(env: str | None) -> Iterator[KedroContext]:
+    with KedroSession.create(env=env) as session:
+        assert isinstance(session, KedroSession)
+        yield session.load_context()
+
+
+@contextmanager
+def _topology(env: str | None) -> Iterator[Topology]:
+    with _context(env) as context:
+        yield Topology(_pipeline(None), context.catalog)
+
+
+def _pipeline(names: str | None) -> Pipeline:
+    chosen = names.split(",") if names else ["__default__"]
+    if unknown := sorted(set(chosen) - pipelines.keys()):
+        raise click.BadParameter(
+            f"there is no pipeline {unknown[0]}; there are {', '.join(pipelines)}"
+        )
+    return sum((pipelines[name] for name in chosen), Pipeline([]))

@@ -1,0 +1,60 @@
+"""What ``kedro streams reset`` does: delete what belongs together, together."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..datasets import StreamSink
+from . import checks
+from .errors import StreamsError
+from .files import at
+from .session import shown
+from .status import size
+from .topology import Topology
+
+
+@dataclass
+class Reset:
+    """What starting streams over would delete, and what it would not."""
+
+    places: list[str]
+    remarks: list[str]
+
+    def lines(self) -> Iterator[str]:
+        """Say what will be deleted, and what follows from it."""
+        for place in self.places:
+            yield f"delete {shown(place)} ({size(at(place).size())})"
+        yield from self.remarks
+
+    def carry_out(self) -> None:
+        """Delete it."""
+        for place in self.places:
+            at(place).delete()
+
+
+def plan_reset(names: tuple[str, ...], topology: Topology) -> Reset:
+    """Find what belongs to streams; refuse streams that run, or that do not exist."""
+    if unknown := sorted(set(names) - topology.streams.keys()):
+        raise StreamsError(
+            f"there is no stream {unknown[0]}; there are {', '.join(topology.streams)}"
+        )
+    streams = {name: topology.streams[name] for name in names}
+    checks.refuse(checks.locked(streams))
+    places = [p for s in streams.values() for p in (s.output, s.checkpoint) if p]
+    return Reset(
+        [p for p in places if at(p).exists()], list(_remarks(streams, topology))
+    )
+
+
+def _remarks(streams: dict[str, StreamSink], topology: Topology) -> Iterator[str]:
+    for name, stream in streams.items():
+        if stream.checkpoint and not stream.output:
+            yield (
+                f"{name} will write all its rows again, and what it wrote to "
+                f"{stream.place} stays: empty that first unless it overwrites"
+            )
+        for below in topology.downstream(name):
+            if below not in streams:
+                yield (
+                    f"{below} reads what {name} writes and will see all its rows again: "
+                    f"reset it as well, unless that is what you want"
+                )

@@ -1,0 +1,213 @@
+"""One stream of a run: what it is doing, how often it failed, how it is stopped."""
+
+import logging
+import time
+from contextlib import suppress
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql.streaming import StreamingQuery
+
+from ..datasets import HeldBack, StreamSink
+from . import checkpoints, locks
+from .errors import first_sentence, is_final
+from .reports import Batch, Reports
+from .settings import RunSettings
+
+logger = logging.getLogger(__name__)
+
+LAG_EVERY = 5.0  # seconds between two counts of the files that wait
+
+
+class Stream:
+    """A sink, the query that feeds it, and what became of earlier queries."""
+
+    def __init__(
+        self,
+        sink: StreamSink,
+        upstream: set[str],
+        folders: list[str],
+        settings: RunSettings,
+    ) -> None:
+        self.name = str(sink.name)
+        self.upstream = upstream  # the streams that write what this one reads
+        self.batch: Batch | None = None  # the newest one
+        self.reason: str | None = None  # of the last failure
+        self.has_ended = False
+        self.has_failed = False
+        self._sink = sink
+        self._checkpoint = sink.checkpoint
+        self._settings = settings
+        self._query: StreamingQuery | None = None
+        self._failures = 0
+        self._start_at = 0.0
+        self._number_at_stop = -1
+        self._folders = folders if sink.checkpoint else []
+        self._read = checkpoints.FilesRead(str(sink.checkpoint))
+        self._files_behind = 0
+        self._next_count = 0.0
+
+    # --- starting ------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it should be started: for the first time, or once more."""
+        idle = self._query is None and not self.has_ended and not self.has_failed
+        return idle and time.monotonic() >= self._start_at
+
+    def start(self) -> None:
+        """Start the query; it goes on where the checkpoint says."""
+        try:
+            if self._checkpoint:
+                checkpoints.remember(self._sink)
+            self._query = self._sink.start(available_now=self._settings.bounded)
+        except Exception as error:
+            self._fail(error)
+
+    # --- watching ------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is a query that runs."""
+        return self._query is not None and self._query.isActive
+
+    @property
+    def state(self) -> str:
+        """A word for people, or two."""
+        if self.has_failed:
+            return "failed"
+        if self.has_ended:
+            return "stopped"
+        if self._query is None:
+            attempts = self._settings.restart.attempts
+            return (
+                f"restarting {self._failures}/{attempts}"
+                if self._failures
+                else "waiting"
+            )
+        if self.batch is None:
+            return "starting"
+        return "running" if self._query.status["isTriggerActive"] else "waiting"
+
+    @property
+    def behind(self) -> int | None:
+        """How much waits to be read: files, or messages of Kafka; None if unknown."""
+        if not self._folders:
+            return self.batch.messages_behind if self.batch else None
+        if time.monotonic() > self._next_count:
+            self._next_count = time.monotonic() + LAG_EVERY
+            self._files_behind = checkpoints.files_behind(self._read, self._folders)
+        return self._files_behind
+
+    def hear(self, reports: Reports) -> None:
+        """Take notice of a new batch; a committed one forgives earlier failures."""
+        batch = reports.batches.get(str(self._sink.query_name))
+        if batch and batch is not self.batch:
+            self.batch = batch
+            self._failures = 0
+            self._next_count = 0.0
+
+    def look(self) -> None:
+        """Find out whether the query has ended, and why."""
+        if self._query is None or self._query.isActive:
+            return
+        error = self._query.exception()
+        self._query = None
+        if error is None or isinstance(self._sink.failure, HeldBack):
+            self.has_ended = True
+        else:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Try once more later, unless that cannot help or was tried enough."""
+        self.reason = first_sentence(error)
+        restart = self._settings.restart
+        self.has_failed = is_final(error) or is_final(self._sink.failure)
+        if self.has_failed:
+            return
+        if self._failures == restart.attempts:
+            self.has_failed = True
+            self.reason += f" (restarted {restart.attempts} times in vain)"
+            return
+        wait = restart.backoff_seconds * 2**self._failures
+        self._failures += 1
+        self._start_at = time.monotonic() + wait
+        logger.warning(
+            f"{self.name} failed, restart {self._failures} of {restart.attempts} in "
+            f"{wait:g} seconds: {self.reason}"
+        )
+
+    # --- stopping ------------------------------------------------------------
+
+    def hold_back(self) -> None:
+        """Let no further batch begin, where that is possible, and note the last one."""
+        assert self._query is not None
+        self._sink.stopping = True
+        progress = (
+            self._query._jsq.lastProgress()
+        )  # PySpark's takes sixty calls to Java
+        self._number_at_stop = progress.batchId() if progress else -1
+
+    def stop_between_batches(self) -> bool:
+        """Stop the query if it is between two batches; say whether it has ended."""
+        assert self._query is not None
+        if not self._query.isActive:
+            return True
+        if self._query.status["isTriggerActive"] and not self._has_finished():
+            return False
+        self.cut()
+        return True
+
+    def _has_finished(self) -> bool:
+        """Whether the batch that ran when the stop was asked for is committed."""
+        number = self.batch.number if self.batch else -1
+        if self._sink.holds_back:
+            return self._sink.begun in (None, number)
+        return number > self._number_at_stop
+
+    def cut(self) -> None:
+        """Stop the query, in the middle of a batch if need be."""
+        assert self._query is not None
+        for _ in range(2):  # the first may come just before a batch, and miss it
+            with suppress(Py4JJavaError):  # after spark.sql.streaming.stopTimeout
+                self._query.stop()
+                return
+
+    def farewell(self) -> str:
+        """Say how the stream ended, and how far it came."""
+        end = "failed" if self.has_failed else "ended"
+        if not self._checkpoint:
+            return f"{end}, keeps no checkpoint"
+        batch = checkpoints.latest(f"{self._checkpoint}/commits")
+        return f"{end}, last committed batch: {'none' if batch is None else batch}"
+
+    # --- for other processes -------------------------------------------------
+
+    def lock(self) -> None:
+        """Refuse to share the checkpoint with another run."""
+        if self._checkpoint:
+            locks.take(self._checkpoint)
+
+    def beat(self) -> None:
+        """Show that the run lives, and how far it came."""
+        if self._checkpoint:
+            with suppress(Py4JJavaError):  # a full disk is for the query to fail by
+                locks.renew(self._checkpoint)
+                self._write_progress()
+
+    def unlock(self) -> None:
+        """Let the next run begin at once."""
+        if self._checkpoint:
+            with suppress(Py4JJavaError):
+                self._write_progress()
+                locks.release(self._checkpoint)
+
+    def _write_progress(self) -> None:
+        checkpoints.write_json(
+            str(self._checkpoint),
+            checkpoints.PROGRESS,
+            {
+                "state": self.state,
+                "error": self.reason,
+                "batch": self.batch and self.batch.summary(),
+            },
+        )

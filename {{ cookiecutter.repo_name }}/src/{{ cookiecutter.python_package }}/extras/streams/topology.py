@@ -1,0 +1,99 @@
+"""Which datasets of a pipeline are streams, and which of them feed which."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from kedro.io import AbstractDataset, CatalogProtocol, DatasetError
+from kedro.pipeline import Pipeline
+
+from ..datasets import SparkStreamingDataset, StreamSink
+
+
+class Topology:
+    """The streams of a pipeline; entries that are wrong are listed, not raised."""
+
+    def __init__(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+        self.pipeline = pipeline
+        self.catalog = catalog
+        self.wrong: dict[str, str] = {}
+        self.datasets = {
+            name: self._built(name, catalog) for name in sorted(pipeline.datasets())
+        }
+        ours = {n: d for n, d in self.datasets.items() if isinstance(d, StreamSink)}
+        for name, dataset in ours.items():
+            dataset.name = name
+        self._inputs = {out: n.inputs for n in pipeline.nodes for out in n.outputs}
+        outputs, inputs = pipeline.all_outputs(), pipeline.all_inputs()
+        self.streams = {n: d for n, d in ours.items() if n in outputs}
+        self.sources = {
+            name: dataset
+            for name, dataset in ours.items()
+            if name in inputs and isinstance(dataset, SparkStreamingDataset)
+        }
+        self.upstream = {name: self._writers_of(name) for name in self.streams}
+
+    def _built(self, name: str, catalog: CatalogProtocol) -> AbstractDataset | None:
+        try:
+            return catalog.get(name)
+        except DatasetError as error:
+            # Kedro wraps a sentence of ours into one of its own.
+            ours = isinstance(error.__cause__, DatasetError)
+            self.wrong[name] = str(error.__cause__ if ours else error).strip()
+            return None
+
+    @property
+    def formats(self) -> set[str]:
+        """The formats that Spark must know, some of which come in packages."""
+        return formats(self.datasets.values())
+
+    @property
+    def folders_between(self) -> set[str]:
+        """The folders that one stream writes and another one reads."""
+        read = {_folder(source) for source in self.sources.values()}
+        return {f for s in self.streams.values() if (f := _folder(s)) and f in read}
+
+    def downstream(self, name: str) -> list[str]:
+        """Return the streams that read what a stream writes, and those that read theirs."""
+        found = [n for n, above in self.upstream.items() if name in above]
+        return list(
+            dict.fromkeys([*found, *(m for n in found for m in self.downstream(n))])
+        )
+
+    def sources_of(self, name: str) -> dict[str, SparkStreamingDataset]:
+        """Return what is read, not computed, to make a dataset."""
+        found: dict[str, SparkStreamingDataset] = {}
+        for read in self._inputs.get(name, ()):
+            if read in self.sources:
+                found[read] = self.sources[read]
+            else:
+                found |= self.sources_of(read)
+        return found
+
+    def streaming_sources_of(self, name: str) -> list[SparkStreamingDataset]:
+        """Return what a stream reads as a stream."""
+        return [d for d in self.sources_of(name).values() if d.is_stream]
+
+    def watched_by(self, name: str) -> list[str]:
+        """Return the folders a stream reads, if files are all that it reads."""
+        folders = [d.watched_folder for d in self.streaming_sources_of(name)]
+        return [f for f in folders if f] if all(folders) else []
+
+    def _writers_of(self, name: str) -> set[str]:
+        """Return the streams that write what a stream reads, by entry or by folder."""
+        sources = self.sources_of(name)
+        folders = {_folder(source) for source in sources.values()} - {None}
+        return {
+            other
+            for other, stream in self.streams.items()
+            if other != name and (other in sources or _folder(stream) in folders)
+        }
+
+
+def formats(datasets: Iterable[Any]) -> set[str]:
+    """Return the formats of streaming datasets among others."""
+    return {d.file_format for d in datasets if isinstance(d, SparkStreamingDataset)}
+
+
+def _folder(dataset: StreamSink) -> str | None:
+    """Return where a dataset keeps its files, if it keeps any."""
+    return getattr(dataset, "filepath", None)

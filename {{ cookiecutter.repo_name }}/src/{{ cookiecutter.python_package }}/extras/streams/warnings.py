@@ -1,0 +1,115 @@
+"""What is legal, but hurts sooner or later; each warning is one small function."""
+
+from collections.abc import Iterator
+
+from pyspark.sql import SparkSession
+
+from ..datasets import StreamSink
+from . import checkpoints, plans
+from .files import is_remote
+from .session import shown
+from .topology import Topology
+
+Streams = dict[str, StreamSink]
+OBJECT_STORES = (
+    "s3",
+    "s3a",
+    "s3n",
+    "gs",
+    "abfs",
+    "abfss",
+    "wasb",
+    "wasbs",
+    "oss",
+    "cosn",
+)
+
+
+def warnings(spark: SparkSession, topology: Topology, streams: Streams) -> list[str]:
+    """Find all of it; ``streams`` are those whose plan could be built."""
+    return [
+        *growing_state(streams),
+        *costly_trigger(streams),
+        *checkpoint_out_of_reach(spark, streams),
+        *messages_skipped(topology, streams),
+        *fixed_partitions(spark, streams),
+    ]
+
+
+def growing_state(streams: Streams) -> Iterator[str]:
+    """State that nothing ever removes."""
+    for name, stream in streams.items():
+        keeps = plans.is_stateful(stream.data) and not plans.watermarks(stream.data)
+        if keeps and stream.output_mode != "complete":
+            yield (
+                f"{name}: keeps state without a watermark, so the state grows for ever; "
+                "add .withWatermark(column, '10 minutes')"
+            )
+
+
+def costly_trigger(streams: Streams) -> Iterator[str]:
+    """Batches without a pause, each of which costs calls to a store."""
+    for name, stream in streams.items():
+        places = [p for p in (stream.checkpoint, stream.output) if p]
+        stores = [p for p in places if p.partition(":")[0] in OBJECT_STORES]
+        if stores and stream.has_default_trigger:
+            yield (
+                f"{name}: without a trigger, batches follow each other without a pause, "
+                f"and every one costs dozens of paid calls to {stores[0]}; set trigger: "
+                "1 minute"
+            )
+
+
+def checkpoint_out_of_reach(spark: SparkSession, streams: Streams) -> Iterator[str]:
+    """A checkpoint on one machine, and workers on others."""
+    if str(spark.sparkContext.master).startswith("local"):
+        return
+    for name, stream in streams.items():
+        if stream.checkpoint and not is_remote(stream.checkpoint):
+            yield (
+                f"{name}: checkpoint {shown(stream.checkpoint)} is on a local disk, and "
+                "a cluster's workers do not see it unless it is shared; put it on HDFS "
+                "or an object store"
+            )
+
+
+def messages_skipped(topology: Topology, streams: Streams) -> Iterator[str]:
+    """Messages of Kafka that would never be read, without an error."""
+    for name, stream in streams.items():
+        for source, dataset in topology.sources_of(name).items():
+            if dataset.file_format.lower() != "kafka":
+                continue
+            if dataset.reader_option("failOnDataLoss") == "false":
+                yield (
+                    f"{name}: failOnDataLoss is false in {source}, so messages that "
+                    "Kafka deleted before they were read are skipped in silence; remove "
+                    "it once the stream has passed the gap"
+                )
+            begin = dataset.reader_option("startingOffsets") or "latest"
+            if begin == "latest" and not _has_begun(stream):
+                yield (
+                    f"{name}: begins with the messages that arrive after its first "
+                    f"start; set startingOffsets: earliest in {source} to read those "
+                    "that are there, too"
+                )
+
+
+def fixed_partitions(spark: SparkSession, streams: Streams) -> Iterator[str]:
+    """Partitions of state that were fixed when the stream first ran."""
+    now = int(str(spark.conf.get(checkpoints.PARTITIONS)))
+    for name, stream in streams.items():
+        if stream.checkpoint and plans.is_stateful(stream.data):
+            settings = checkpoints.position(stream.checkpoint).settings
+            fixed = int(settings.get(checkpoints.PARTITIONS, now))
+            if fixed > now:
+                yield (
+                    f"{name}: its state has {fixed} partitions since its first run, and "
+                    f"spark.sql.shuffle.partitions: {now} does not change that, so its "
+                    f"batches stay slow; to have {now}: kedro streams reset {name}"
+                )
+
+
+def _has_begun(stream: StreamSink) -> bool:
+    if not stream.checkpoint:
+        return False
+    return checkpoints.latest(f"{stream.checkpoint}/offsets") is not None
