@@ -2,16 +2,11 @@
 
 import sys
 
-from plain import new_session
+from plain import new_session, read
 
 project, count = sys.argv[1], int(sys.argv[2])
 spark = new_session()
-readings = (
-    spark.readStream.schema("sensor_id STRING, value DOUBLE, read_at TIMESTAMP")
-    .option("header", True)
-    .option("maxFilesPerTrigger", 1)
-    .csv(f"{project}/data/01_raw/stream/sensor")
-)
+readings = read(spark, project)
 queries = [
     readings.writeStream.format("parquet")
     .outputMode("append")

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 
@@ -27,15 +27,20 @@ def new_session() -> SparkSession:
     )
 
 
-def main(project: str) -> None:
-    """Run what is there, and end."""
-    spark = new_session()
-    readings = (
+def read(spark: SparkSession, project: str) -> DataFrame:
+    """Describe the stream of readings, one file a batch."""
+    return (
         spark.readStream.schema("sensor_id STRING, value DOUBLE, read_at TIMESTAMP")
         .option("header", True)
         .option("maxFilesPerTrigger", 1)
         .csv(f"{project}/data/01_raw/stream/sensor")
     )
+
+
+def main(project: str) -> None:
+    """Run what is there, and end."""
+    spark = new_session()
+    readings = read(spark, project)
     averages = (
         readings.dropna(subset=["sensor_id", "value", "read_at"])
         .where(F.col("value").between(-40.0, 60.0))

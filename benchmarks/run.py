@@ -6,7 +6,6 @@ Spark's own commit files, so that the project and plain PySpark are measured ali
 
 import json
 import os
-import re
 import shutil
 import signal
 import statistics
@@ -226,17 +225,10 @@ def java_of(pid: int) -> psutil.Process:
 
 
 def live_heap(pid: int) -> float:
-    """Return megabytes of the JVM's heap that survive a collection."""
-    jvm = str(java_of(pid).pid)
-    for _ in range(2):
-        subprocess.run(["jcmd", jvm, "GC.run"], check=True, capture_output=True)
-    info = subprocess.run(
-        ["jcmd", jvm, "GC.heap_info"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    return sum(int(kb) for kb in re.findall(r"heap.*?used (\d+)K", info)) / 1024
+    """Return megabytes of objects in Java that are still in use."""
+    jcmd = ["jcmd", str(java_of(pid).pid), "GC.class_histogram"]
+    table = subprocess.run(jcmd, check=True, capture_output=True, text=True).stdout
+    return int(table.strip().split("\n")[-1].split()[2]) / 2**20
 
 
 # --- the supervisor ----------------------------------------------------------

@@ -82,7 +82,7 @@ def soak(scratch: Path, minutes: int) -> tuple[list[dict], int, int]:
 
 
 def feed(project: Path, number: int, age: float) -> None:
-    """Let a delivery and a reading arrive; old files go, as they would elsewhere."""
+    """Let a delivery and a reading arrive."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1_772_438_400 + age))
     delivery = {"sku": f"S-{number % 50}", "new_stock": 1, "arrived_at": stamp}
     raw = project / "data/01_raw/stream"

@@ -19,7 +19,8 @@ from conftest import Project, new_project
 
 FILES = 4  # that arrive before every start
 ROWS = 25  # of each
-LONGEST = 25.0  # seconds that a run may live
+EARLY = 0.2  # of the runs die before their streams have started
+LONGEST = 12.0  # seconds that a run may live, or its streams
 PRODUCTS = [f"VEG-{number:02}" for number in range(10)]
 ONE_FILE = "    maxFilesPerTrigger: 1\n"
 COPY = '''"""int.new_inventory -> copied: a file sink behind a file sink."""
@@ -94,16 +95,22 @@ class Chaos:
         return row
 
     def live_and_die(self) -> None:
-        """Start a run, and kill all its processes at a random moment."""
-        moment = self._random.uniform(1, LONGEST)
+        """Start a run, and kill all its processes at a random moment.
+
+        Of five, one dies while Spark starts, and four while batches are written.
+        """
+        early = self._random.random() < EARLY
+        moment = self._random.uniform(0, LONGEST)
         with self._project.live("--pipelines=inventory,copy") as run:
+            if not early:
+                run.says("Starting copied")
             try:
                 code = run.process.wait(timeout=moment)
             except subprocess.TimeoutExpired:
                 run.kill()
             else:
                 sys.exit(f"the run ended by itself, with {code}:\n{run.text}")
-        self.commits_at_kill.append(self._project.commits("int_new_inventory"))
+        self.commits_at_kill.append(self._project.newest("int_new_inventory") + 1)
 
     def finish(self) -> None:
         """Read what is left, without disturbance."""
@@ -131,14 +138,15 @@ class Chaos:
     def _committed(self, folder: str) -> Counter[tuple[str, str, str]]:
         """Read the files that Spark's own list says are part of the output."""
         rows: Counter[tuple[str, str, str]] = Counter()
-        for path in sorted(_committed_files(self._project.folder / folder)):
+        for path in sorted(committed_files(self._project.folder / folder)):
             with open(path) as file:
                 for row in csv.DictReader(file):
                     rows[row["sku"], row["new_stock"], row["arrived_at"]] += 1
         return rows
 
 
-def _committed_files(output: Path) -> set[str]:
+def committed_files(output: Path) -> set[str]:
+    """Return the files that are part of a file sink's output."""
     log = output / "_spark_metadata"
     return {
         json.loads(line)["path"].removeprefix("file://")

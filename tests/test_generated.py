@@ -26,6 +26,7 @@ data/01_raw/stream/sensor/readings_03.csv
 data/01_raw/stream/sensor/readings_04.csv
 docs/grafana_dashboard.json
 docs/prometheus_alerts.yml
+docs/table.svg
 pyproject.toml
 src/PACKAGE/__init__.py
 src/PACKAGE/__main__.py

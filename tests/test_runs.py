@@ -331,7 +331,9 @@ def test_ctrl_c_in_a_terminal_stops_the_table_and_the_run(project):
         timeout=120,
     )
     try:
-        child.expect("stream.*state.*batch.*in/s.*done/s.*took.*behind.*kept.*watermark")
+        child.expect(
+            "stream.*state.*batch.*in/s.*done/s.*took.*behind.*kept.*watermark"
+        )
         child.expect(r"processed\.sensor\s+waiting\s+4")
         child.sendintr()
         child.expect(pexpect.EOF)

@@ -20,6 +20,7 @@ from rich.console import Console
 KEDRO = Path(sys.executable).with_name("kedro")
 DEADLINE = 120  # seconds
 WIDTH, HEIGHT = 80, 40
+TEMPLATE = Path(__file__).parents[1] / "{{ cookiecutter.repo_name }}"
 STREAMS = ("int.new_inventory", "processed.sensor", "processed.stock")
 
 
@@ -34,6 +35,7 @@ def main(target: Path) -> None:
         subprocess.run(new, cwd=scratch, check=True, stdout=subprocess.DEVNULL)
         project = Path(scratch) / "cold-store"
         draw_table(project, target / "table.svg")
+        shutil.copy(target / "table.svg", TEMPLATE / "docs")
         draw_pipelines(browser, project, target.resolve() / "pipelines.png")
 
 

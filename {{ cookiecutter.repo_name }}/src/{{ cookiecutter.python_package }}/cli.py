@@ -92,7 +92,7 @@ def _context(env: str | None) -> Iterator[KedroContext]:
 @contextmanager
 def _topology(env: str | None) -> Iterator[Topology]:
     with _context(env) as context:
-        yield Topology(_pipeline(None), context.catalog)
+        yield Topology(_pipeline(",".join(pipelines)), context.catalog)
 
 
 def _pipeline(names: str | None) -> Pipeline:

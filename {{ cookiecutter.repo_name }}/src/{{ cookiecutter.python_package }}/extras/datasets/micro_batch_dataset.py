@@ -29,8 +29,6 @@ class MicroBatchDataset(StreamSink):
     ``load`` reads, as a batch, what the first dataset holds.
     """
 
-    holds_back = True
-
     def __init__(
         self,
         *,
@@ -77,10 +75,8 @@ class MicroBatchDataset(StreamSink):
 
     def _save_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Save a batch; remember the error, of which Spark keeps only the text."""
-        before, self.begun = self.begun, batch_id  # first, or a stop could miss it
         try:
-            if self.stopping:
-                self.begun = before
+            if self.last_batch is not None and batch_id > self.last_batch:
                 raise HeldBack(f"batch {batch_id} is left to the next run")
             self._save_everywhere(batch)
         except Exception as error:

@@ -24,6 +24,7 @@ FILE_FORMATS = {"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "
 PATHLESS_FORMATS = {"console", "kafka", "memory", "noop", "rate", "rate-micro-batch"}
 PATHLESS_FORMATS |= {"socket"}
 FORGETFUL_SINKS = {"console", "memory", "noop"}  # nothing there to be written twice
+TABLE_FORMATS = {"delta", "iceberg"}  # they recognise a batch that comes again
 ONLY_SOURCES = {"binaryfile", "rate", "rate-micro-batch", "socket"}
 FIXED_SCHEMA = {"binaryfile", "text"}
 GLOB = re.compile(r"[*?\[{]")
@@ -127,6 +128,12 @@ class SparkStreamingDataset(StreamSink):
     def output(self) -> str | None:
         """The folder that holds nothing but what this stream wrote, if there is one."""
         return self.filepath if self.is_files else None
+
+    @property
+    def bears_a_cut(self) -> bool:
+        """Whether a batch that is cut does no harm when it is replayed."""
+        name = self.file_format.lower()
+        return name in FILE_FORMATS | FORGETFUL_SINKS | TABLE_FORMATS
 
     @property
     def place(self) -> str:

@@ -28,10 +28,10 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
     query: StreamingQuery | None = None
 
     # Of a sink that writes batches with Python code, which alone can refuse to:
-    holds_back = False  # whether it does
-    stopping = False  # set by whoever stops the stream, to let no further batch begin
-    begun: int | None = None  # the last batch that was
-    failure: Exception | None = None  # why the last batch was not written
+    last_batch: int | None = (
+        None  # set by whoever stops the stream; none after it begins
+    )
+    failure: Exception | None = None  # why a batch was not written
 
     _data: DataFrame | None = None
 
@@ -68,9 +68,14 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         return None
 
     @property
+    @abstractmethod
     def place(self) -> str:
         """Where rows go, for people to read."""
-        return "datasets"
+
+    @property
+    def bears_a_cut(self) -> bool:
+        """Whether a batch that is cut does no harm when it is replayed."""
+        return True
 
     @property
     def has_default_trigger(self) -> bool:
@@ -137,7 +142,7 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
             writer = writer.option("checkpointLocation", self.checkpoint)
         if self._partition_by:
             writer = writer.partitionBy(self._partition_by)
-        self.stopping, self.begun, self.failure = False, None, None
+        self.last_batch = self.failure = None
         self.query = self._start(writer)
         return self.query
 

@@ -1,14 +1,15 @@
 """What a checkpoint says, and whether it belongs to the stream that uses it."""
 
 import json
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any, TypedDict
 from urllib.parse import unquote
 
 from ..datasets import StreamSink
 from . import plans
-from .files import Hadoop, at, near
+from .files import at
 
 RECORD = "_stream.json"
 PROGRESS = "_progress.json"
@@ -36,53 +37,80 @@ class Position:
 
 
 def position(checkpoint: str) -> Position:
-    """Read off a checkpoint how far its stream came."""
-    planned = latest(f"{checkpoint}/offsets")
-    committed = latest(f"{checkpoint}/commits")
-    found = Position(planned, committed)
-    if planned is not None:
-        _, head, *offsets = str(at(f"{checkpoint}/offsets/{planned}").read()).split(
-            "\n"
-        )
+    """Read off a checkpoint how far its stream came; it may be moving meanwhile."""
+    found = Position(latest(f"{checkpoint}/offsets"), latest(f"{checkpoint}/commits"))
+    with suppress(ValueError, OSError):
+        text = at(f"{checkpoint}/offsets/{found.planned}").read() or ""
+        _, head, *offsets = text.split("\n")
         found.settings = json.loads(head).get("conf", {})
         found.offsets = [json.loads(o) for o in offsets if o not in ("", "-")]
-    if committed is not None:
-        found.committed_at = at(f"{checkpoint}/commits/{committed}").changed_at()
-    if at(f"{checkpoint}/state").exists():
-        found.state_bytes = at(f"{checkpoint}/state").size()
+    with suppress(OSError):
+        commit = at(f"{checkpoint}/commits/{found.committed}")
+        found.committed_at = commit.changed_at() if commit.exists() else None
+    with suppress(OSError):
+        state = at(f"{checkpoint}/state")
+        found.state_bytes = state.size() if state.exists() else 0
     return found
 
 
-class FilesRead:
-    """Which files a stream has read: Spark's own list of them, read on from call to call."""
+class FileLog:
+    """One of Spark's lists of files, read on from call to call.
 
-    def __init__(self, checkpoint: str) -> None:
+    A stream keeps one of those it has read, and a sink one of those it has written.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._upto = -1
+
+    def news(self) -> set[str]:
+        """Return the files that were added since the last call."""
+        entries = _entries(at(self._folder).names())
+        compact = max((n for n in entries if "." in entries[n]), default=-1)
+        begin = max(compact, self._upto + 1)
+        found: set[str] = set()
+        for number in sorted(n for n in entries if n >= begin):
+            text = at(f"{self._folder}/{entries[number]}").read() or ""
+            lines = [line for line in text.split("\n") if line.startswith("{")]
+            found |= {_bare(unquote(json.loads(line)["path"])) for line in lines}
+            self._upto = number
+        return found
+
+
+class Backlog:
+    """The files that lie in folders, and which of them a stream has read."""
+
+    def __init__(self, checkpoint: str, folders: list[str]) -> None:
         self._sources = f"{checkpoint}/sources"
-        self._names: set[str] = set()
-        self._upto: dict[str, int] = {}
+        self._logs: dict[str, FileLog] = {}
+        self._folders = folders
+        self._written = {f: FileLog(f"{f}/_spark_metadata") for f in folders}
+        self._there: dict[str, set[str]] = {folder: set() for folder in folders}
+        self._read: set[str] = set()
 
-    def names(self) -> set[str]:
-        """Return the names of all files that were taken into a batch."""
-        for source in near(self._sources).names():
-            entries = _entries(near(f"{self._sources}/{source}").names())
-            compact = max((n for n in entries if "." in entries[n]), default=-1)
-            begin = max(compact, self._upto.get(source, -1) + 1)
-            for number in sorted(n for n in entries if n >= begin):
-                self._read(f"{self._sources}/{source}/{entries[number]}")
-                self._upto[source] = number
-        return self._names
+    def count(self) -> tuple[int, int] | None:
+        """Count the files there that were read, and those that wait; None if unknown."""
+        if any(at(folder).has_folders() for folder in self._folders):
+            return None  # partitions
+        for source in at(self._sources).names():
+            log = self._logs.setdefault(source, FileLog(f"{self._sources}/{source}"))
+            self._read |= log.news()
+        there = set().union(*map(self._files_of, self._folders))
+        self._read &= there  # files that were deleted are of no interest any more
+        return len(self._read), len(there - self._read)
 
-    def _read(self, entry: str) -> None:
-        for line in (near(entry).read() or "").split("\n"):
-            if line.startswith("{"):
-                path = unquote(json.loads(line)["path"])
-                self._names.add(PurePosixPath(path).name)
+    def _files_of(self, folder: str) -> set[str]:
+        """Return what a folder holds; of a stream's output, what was committed."""
+        names = at(folder).names()
+        if "_spark_metadata" in names:
+            self._there[folder] |= self._written[folder].news()
+            return self._there[folder]
+        return {f"{_bare(folder)}/{name}" for name in names if name[0] not in "._"}
 
 
-def files_behind(read: FilesRead, folders: list[str]) -> int:
-    """Count the files that lie in folders and were not read yet."""
-    there = {n for folder in folders for n in near(folder).names() if n[0] not in "._"}
-    return len(there - read.names())
+def _bare(path: str) -> str:
+    """Drop the name of the file system, which Spark writes and users do not."""
+    return re.sub(r"^file:/+", "/", path)
 
 
 def remember(stream: StreamSink) -> None:
@@ -162,15 +190,13 @@ def read_json(checkpoint: str, name: str) -> Any:
     """Return a file of ours; None if there is none, or a crash left half of one."""
     try:
         return json.loads(at(f"{checkpoint}/{name}").read() or "")
-    except Exception:
+    except ValueError:
         return None
 
 
 def write_json(checkpoint: str, name: str, content: Any) -> None:
     """Write a file of ours beside what Spark keeps."""
-    place = at(f"{checkpoint}/{name}")
-    assert isinstance(place, Hadoop), "only a run writes"
-    place.write(json.dumps(content, indent=2))
+    at(f"{checkpoint}/{name}").write(json.dumps(content, indent=2))
 
 
 def _difference(verb: str, before: list[str], now: list[str]) -> str:

@@ -35,9 +35,8 @@ def wrong_entries(topology: Topology) -> Iterator[str]:
         yield f"{name}: {reason}"
     for name in sorted(topology.sources.keys() & topology.pipeline.inputs()):
         source = topology.sources[name]
-        if source.filepath in topology.folders_between:
-            continue
-        if source.lacks_its_folder():
+        is_made = source.filepath in topology.folders_between
+        if source.lacks_its_folder() and not is_made:
             yield f"{name}: {source.missing_folder()}"
 
 
@@ -87,7 +86,8 @@ def refuse_stream_into_batch(dataset: Any) -> None:
 def before_nodes(spark: SparkSession, topology: Topology) -> list[str]:
     """Find what is wrong with sources, formats and checkpoints."""
     streams = topology.streams
-    free = {n: d for n, d in topology.sources.items() if n not in streams}
+    made = {n for n, d in topology.sources.items() if d.lacks_its_folder()}
+    free = {n: d for n, d in topology.sources.items() if n not in {*streams, *made}}
     return [
         *unreadable(free),
         *unknown_formats(spark, streams),

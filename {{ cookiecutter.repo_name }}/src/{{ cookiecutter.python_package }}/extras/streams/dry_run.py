@@ -1,6 +1,8 @@
 """What ``kedro streams check`` does: everything of a run but the run."""
 
+from copy import copy
 from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from kedro.io import CatalogProtocol
@@ -11,7 +13,6 @@ from pyspark.sql import SparkSession
 from ..datasets import StreamSink
 from . import checks, plans, session
 from .errors import StreamsError, first_sentence
-from .files import Hadoop
 from .settings import RunSettings
 from .topology import Topology
 from .warnings import warnings
@@ -31,30 +32,30 @@ def dry_run(
 ) -> Findings:
     """Build every stream's plan and check it; start nothing, write nothing."""
     found = Findings()
-    try:
-        RunSettings.from_parameters(parameters)
-    except StreamsError as error:
-        found.problems.append(error.message)
     topology = Topology(pipeline, catalog)
     found.problems += checks.wrong_entries(topology)
     found.problems += checks.shared_places(topology.streams)
-    spark = session.get_spark(*topology.formats)
-    new = [f for p in topology.folders_between for f in Hadoop(p).make_folder()]
     try:
-        _check_plans(spark, topology, found)
+        if RunSettings.from_parameters(parameters).bounded:
+            found.problems += checks.circular(topology)
+    except StreamsError as error:
+        found.problems.append(error.message)
+    spark = session.get_spark(*topology.formats)
+    try:
+        with TemporaryDirectory() as empty:
+            _check_plans(spark, topology, found, empty)
     finally:
-        for folder in new:
-            Hadoop(folder).remove_if_empty()
         session.stop_spark()
     return found
 
 
-def _check_plans(spark: SparkSession, topology: Topology, found: Findings) -> None:
+def _check_plans(
+    spark: SparkSession, topology: Topology, found: Findings, empty: str
+) -> None:
     problems = checks.before_nodes(spark, topology)
-    described = _Description(topology)
-    problems += described.problems
+    described = _Description(topology, empty)
     streams = described.streams
-    problems += checks.after_nodes(spark, streams)
+    problems += [*described.problems, *checks.after_nodes(spark, streams)]
     found.problems += [text for text in problems if text not in found.problems]
     found.lines = [_line(name, topology, stream) for name, stream in streams.items()]
     found.warnings = warnings(spark, topology, streams)
@@ -63,10 +64,11 @@ def _check_plans(spark: SparkSession, topology: Topology, found: Findings) -> No
 class _Description:
     """The streams that nodes describe; what cannot be described is left out."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, empty: str) -> None:
         self.problems: list[str] = []
         self.streams: dict[str, StreamSink] = {}
         self._topology = topology
+        self._empty = empty  # a folder, for those that other streams will make
         self._made: dict[str, Any] = {}
         self._broken = set(topology.wrong)
         for stream in topology.streams.values():
@@ -101,6 +103,11 @@ class _Description:
     def _load(self, name: str) -> Any:
         if name in self._made:
             return self._made[name]
+        source = self._topology.sources.get(name)
+        if source and source.lacks_its_folder():
+            source = copy(source)
+            source.filepath = self._empty
+            return source.load()
         return self._topology.catalog.load(name)
 
     def _save(self, name: str, data: Any) -> None:

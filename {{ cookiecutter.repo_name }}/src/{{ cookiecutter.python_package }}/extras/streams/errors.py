@@ -14,6 +14,7 @@ FINAL = re.compile(
     r"|NumberFormatException|ArithmeticException|DateTimeException|ClassCastException"
     r"|IndexOutOfBoundsException|NoSuchElementException|CheckpointOffsets"
 )
+SECRET = re.compile(r"((?:password|secret|token|access.?key)\s*[=:]\s*)[^\s&,;]+", re.I)
 CLASSES = re.compile(r"^(?:Caused by: )?((?:[a-z]\w*\.)+[A-Z][\w$]*)", re.MULTILINE)
 PYTHON_MISTAKES = (
     ArithmeticError,
@@ -42,7 +43,8 @@ def first_sentence(error: BaseException) -> str:
     """Return what Spark says in an error, without its stack trace and query plan."""
     java: Any = getattr(error, "java_exception", None)
     text = str(java.getMessage() or java.toString()) if java else str(error)
-    return _users_own_error(text) or text.strip().split("\n")[0].removesuffix(";")
+    line = _users_own_error(text) or text.strip().split("\n")[0].removesuffix(";")
+    return SECRET.sub(r"\1***", line)
 
 
 def _users_own_error(text: str) -> str | None:

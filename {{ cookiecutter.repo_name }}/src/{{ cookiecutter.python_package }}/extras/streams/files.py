@@ -1,11 +1,12 @@
 """Files wherever a stream keeps them: a laptop, HDFS or an object store."""
 
+import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-from .session import get_spark, is_running
+from .session import get_spark, has_local_files
 
 
 def is_remote(path: str) -> bool:
@@ -14,51 +15,68 @@ def is_remote(path: str) -> bool:
 
 
 def at(path: str) -> "Local | Hadoop":
-    """Return a file or folder as Spark sees it, or, without Spark, as Python does."""
-    if is_running() or is_remote(path):
-        return Hadoop(path)
-    return Local(path)
-
-
-def near(path: str) -> "Local | Hadoop":
-    """Return a file or folder without asking Spark, which is slow, where possible."""
-    return Hadoop(path) if is_remote(path) else Local(path)
+    """Return a file or folder; Spark is asked, and started, only where it must be."""
+    return Local(path) if not is_remote(path) and has_local_files() else Hadoop(path)
 
 
 class Local:
     """A place on this machine, which can be looked at without Spark."""
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path)
+        self.path = Path(path)
 
     def exists(self) -> bool:
         """Whether there is a file or folder of that name."""
-        return self._path.exists()
+        return self.path.exists()
 
     def names(self) -> list[str]:
         """Return the names of what the folder holds; none if there is no folder."""
-        return [entry.name for entry in self._path.glob("*")]
+        return os.listdir(self.path) if self.path.is_dir() else []
+
+    def has_folders(self) -> bool:
+        """Whether the folder holds others, but for hidden ones."""
+        return any(f.is_dir() and f.name[0] not in "._" for f in self.path.glob("*"))
 
     def read(self) -> str | None:
         """Return what a small file says, or None if there is none."""
-        return self._path.read_text() if self._path.is_file() else None
+        return self.path.read_text() if self.path.is_file() else None
+
+    def write(self, text: str) -> None:
+        """Write a small file, over what was there, as a whole or not at all."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        part.write_text(text)
+        part.replace(self.path)
 
     def changed_at(self) -> float:
         """Return when a file was last written, in seconds since 1970."""
-        return self._path.stat().st_mtime
+        return self.path.stat().st_mtime
 
     def size(self) -> int:
         """Return the bytes of a file, or of all files in the folder and below it."""
-        if self._path.is_file():
-            return self._path.stat().st_size
-        return sum(f.stat().st_size for f in self._path.rglob("*") if f.is_file())
+        found = [self.path] if self.path.is_file() else self.path.rglob("*")
+        return sum(file.stat().st_size for file in found if file.is_file())
+
+    def make_folder(self) -> list[str]:
+        """Create the folder and those above it; return the new ones, deepest first."""
+        new = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        return [str(folder) for folder in new]
+
+    def remove_if_empty(self) -> None:
+        """Delete a folder that holds nothing."""
+        if self.path.is_dir() and not self.names():
+            self.path.rmdir()
 
     def delete(self) -> None:
-        """Delete the file, or the folder with all that is in it."""
-        if self._path.is_dir():
-            shutil.rmtree(self._path)
-        else:
-            self._path.unlink(missing_ok=True)
+        """Delete the file, or the folder; half a folder is never left under its name."""
+        if not self.path.is_dir():
+            self.path.unlink(missing_ok=True)
+            return
+        aside = self.path.with_name(f".{self.path.name}.deleted")
+        shutil.rmtree(aside, ignore_errors=True)
+        self.path.rename(aside)
+        shutil.rmtree(aside)
 
 
 class Hadoop:
@@ -76,11 +94,15 @@ class Hadoop:
 
     def names(self) -> list[str]:
         """Return the names of what the folder holds; none if there is no folder."""
-        if not self.exists():
-            return []
-        return [
-            entry.getPath().getName() for entry in self._files.listStatus(self._path)
-        ]
+        return [entry.getPath().getName() for entry in self._entries()]
+
+    def has_folders(self) -> bool:
+        """Whether the folder holds others, but for hidden ones."""
+        folders = [e.getPath().getName() for e in self._entries() if e.isDirectory()]
+        return any(name[0] not in "._" for name in folders)
+
+    def _entries(self) -> list[Any]:
+        return list(self._files.listStatus(self._path)) if self.exists() else []
 
     def read(self) -> str | None:
         """Return what a small file says, or None if there is none."""
@@ -94,20 +116,7 @@ class Hadoop:
 
     def write(self, text: str) -> None:
         """Write a small file, over what was there."""
-        self._write(text, True)
-
-    def write_new(self, text: str) -> bool:
-        """Write a small file unless there is one; say whether it was written."""
-        try:
-            self._write(text, False)
-        except Exception:
-            if self.exists():
-                return False
-            raise
-        return True
-
-    def _write(self, text: str, over: bool) -> None:
-        stream = self._files.create(self._path, over)
+        stream = self._files.create(self._path, True)
         stream.write(bytearray(text.encode("utf-8")))
         stream.close()
 
@@ -130,9 +139,10 @@ class Hadoop:
 
     def remove_if_empty(self) -> None:
         """Delete a folder that holds nothing."""
-        if self.exists() and not self._files.listStatus(self._path):
+        if self.exists() and not self._entries():
             self._files.delete(self._path, False)
 
     def delete(self) -> None:
         """Delete the file, or the folder with all that is in it."""
-        self._files.delete(self._path, True)
+        if self.exists() and not self._files.delete(self._path, True):
+            raise OSError(f"{self._path.toString()} could not be deleted")

@@ -66,7 +66,7 @@ def table(streams: list[Stream]) -> Group:
     rows = [_figures(stream.batch, stream.behind) for stream in streams]
     shown = [h for h in HEADINGS if any(row[h] for row in rows)] or ["batch"]
     drawn = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    drawn.add_column("stream", overflow="ellipsis", no_wrap=True)
+    drawn.add_column("stream", overflow="ellipsis")  # the one that may shrink
     drawn.add_column("state", no_wrap=True)
     for heading in shown:
         drawn.add_column(heading, justify="right", no_wrap=True)

@@ -32,10 +32,6 @@ class Batch:
         known = [count for count in behind if count is not None]
         self.messages_behind: int | None = sum(known) if known else None
 
-    def summary(self) -> dict[str, Any]:
-        """Return what another process wants to know about it."""
-        return dict(self.__dict__)
-
 
 class Reports(StreamingQueryListener):
     """Keeps the newest batch of every query, by the query's name."""

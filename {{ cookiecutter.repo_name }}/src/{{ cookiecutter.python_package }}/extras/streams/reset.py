@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JJavaError
+
 from ..datasets import StreamSink
-from . import checks
-from .errors import StreamsError
+from . import checks, locks
+from .errors import StreamsError, first_sentence
 from .files import at
 from .session import shown
 from .status import size
@@ -16,7 +18,8 @@ from .topology import Topology
 class Reset:
     """What starting streams over would delete, and what it would not."""
 
-    places: list[str]
+    places: list[str]  # a checkpoint before the output that is worthless without it
+    checkpoints: list[str]
     remarks: list[str]
 
     def lines(self) -> Iterator[str]:
@@ -26,9 +29,18 @@ class Reset:
         yield from self.remarks
 
     def carry_out(self) -> None:
-        """Delete it."""
-        for place in self.places:
-            at(place).delete()
+        """Delete it, while no run can begin."""
+        try:
+            held = [locks.Lock(checkpoint) for checkpoint in self.checkpoints]
+            for place in self.places:
+                at(place).delete()
+            for lock in held:
+                lock.release()
+        except (OSError, Py4JJavaError) as error:
+            raise StreamsError(
+                f"not all was deleted: {first_sentence(error)}; once that is mended, "
+                "type the same again"
+            ) from error
 
 
 def plan_reset(names: tuple[str, ...], topology: Topology) -> Reset:
@@ -39,10 +51,10 @@ def plan_reset(names: tuple[str, ...], topology: Topology) -> Reset:
         )
     streams = {name: topology.streams[name] for name in names}
     checks.refuse(checks.locked(streams))
-    places = [p for s in streams.values() for p in (s.output, s.checkpoint) if p]
-    return Reset(
-        [p for p in places if at(p).exists()], list(_remarks(streams, topology))
-    )
+    places = [p for s in streams.values() for p in (s.checkpoint, s.output) if p]
+    there = [place for place in places if at(place).exists()]
+    mine = [s.checkpoint for s in streams.values() if s.checkpoint in there]
+    return Reset(there, [c for c in mine if c], list(_remarks(streams, topology)))
 
 
 def _remarks(streams: dict[str, StreamSink], topology: Topology) -> Iterator[str]:

@@ -9,7 +9,7 @@ from kedro.io import CatalogProtocol
 from kedro.pipeline import Pipeline
 
 from . import checks, session
-from .files import Hadoop
+from .files import at
 from .settings import RunSettings
 from .signals import StopRequest
 from .stream import Stream
@@ -85,13 +85,13 @@ class StreamsRun:
 
     def close(self) -> None:
         """Leave nothing behind: no signal handler, no empty folder, no session."""
-        self._stop.restore()
         for stream in self.streams.values():
             stream.held = False
         for folder in self._new_folders:
-            Hadoop(folder).remove_if_empty()
+            at(folder).remove_if_empty()
         if self._starts_spark:
             session.stop_spark()
+        self._stop.restore()  # last: what is above takes a while
 
     def _start_spark(self) -> None:
         """Start it in a thread, because in the main one Spark takes Ctrl-C for itself."""
@@ -102,7 +102,7 @@ class StreamsRun:
     def _make_folders_between_streams(self) -> None:
         """A stream can watch a folder that is empty, but not one that is absent."""
         for folder in self._topology.folders_between:
-            self._new_folders += Hadoop(folder).make_folder()
+            self._new_folders += at(folder).make_folder()
 
     def _announce(self) -> None:
         end = "Ctrl-C stops them"

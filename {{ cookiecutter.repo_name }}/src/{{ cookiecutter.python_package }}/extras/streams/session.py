@@ -6,8 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -16,6 +15,7 @@ from kedro.utils import find_kedro_project
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkConf, SparkContext, __version__
 from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from .errors import StreamsError
@@ -28,7 +28,6 @@ JAVA_ADVICE = (
     f"openjdk-{JAVA}-jre-headless; macOS: brew install openjdk@{JAVA}; "
     "conda: conda install openjdk) and, if it is not on the PATH, set JAVA_HOME"
 )
-STDERR = 2  # the file descriptor that a new process inherits
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Read by the program that starts the JVM, so without effect once it runs.
@@ -49,6 +48,7 @@ class _State:
     started: SparkContext | None = None
     launched = False  # whether the JVM is ours, too
     warned_about: SparkContext | None = None
+    default_files: tuple[SparkContext, str] | None = None
     lock = RLock()
 
 
@@ -81,6 +81,19 @@ def where_the_trace_is() -> str:
 def is_running() -> bool:
     """Whether there is a session already."""
     return SparkContext._active_spark_context is not None
+
+
+def has_local_files() -> bool:
+    """Whether a path that names no file system is one of this machine's."""
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        default = _State.settings.get("spark.hadoop.fs.defaultFS", "file:///")
+    elif _State.default_files and _State.default_files[0] is context:
+        default = _State.default_files[1]
+    else:
+        default = context._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")
+        _State.default_files = (context, default)
+    return str(default).startswith("file:")
 
 
 def get_spark(*formats: str) -> SparkSession:
@@ -138,8 +151,7 @@ def _start(settings: dict[str, Any]) -> SparkSession:
     else:
         _check_java()
         logger.info("Starting Spark ...")
-        with _stderr_in(log_file()):
-            session = _create(_for_this_machine(settings))
+        session = _launch(_for_this_machine(settings))
         _State.launched = True
         logging.getLogger().addFilter(_is_not_py4j)
     _State.started = session.sparkContext
@@ -152,9 +164,21 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
     return record.module != "java_gateway"
 
 
-def _create(settings: dict[str, Any]) -> SparkSession:
+def _launch(settings: dict[str, Any]) -> SparkSession:
+    """Start a JVM that does not share our terminal, and a session in it.
+
+    It and its Python workers complain to a file, not over the table; and a SIGTERM
+    for the whole process group, as process managers send it, reaches only us.
+    """
+    log_file().parent.mkdir(parents=True, exist_ok=True)
+    conf = SparkConf().setAll([(k, _text(v)) for k, v in settings.items()])
     try:
-        return SparkSession.builder.config(map=settings).getOrCreate()
+        if SparkContext._gateway is None:
+            with log_file().open("ab") as log:
+                options = {"stderr": log, "start_new_session": True}
+                gateway = launch_gateway(conf, options)
+            SparkContext._ensure_initialized(gateway=gateway)
+        return _create(settings)
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
@@ -165,18 +189,13 @@ def _create(settings: dict[str, Any]) -> SparkSession:
         ) from error
 
 
-@contextmanager
-def _stderr_in(path: Path) -> Iterator[None]:
-    """Let the JVM and its Python workers complain to a file, not over the table."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    terminal = os.dup(STDERR)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), STDERR)
-    try:
-        yield
-    finally:
-        os.dup2(terminal, STDERR)
-        os.close(terminal)
+def _create(settings: dict[str, Any]) -> SparkSession:
+    return SparkSession.builder.config(map=settings).getOrCreate()
+
+
+def _text(value: Any) -> str:
+    """Write a setting as Spark does."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _ui(session: SparkSession) -> str:
@@ -218,7 +237,7 @@ def _adapt(session: SparkSession) -> None:
     """Apply to a session that was there before us what can still be applied."""
     too_late = []
     for key, value in _settings_for(()).items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
+        text = _text(value)
         if session.conf.isModifiable(key):
             session.conf.set(key, text)
         elif session.conf.get(key, "") != text:

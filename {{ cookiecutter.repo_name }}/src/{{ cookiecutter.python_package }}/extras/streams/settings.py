@@ -17,7 +17,7 @@ class Restart:
     backoff: str = "5 seconds"
 
     def __post_init__(self) -> None:
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
+        if type(self.attempts) is not int or self.attempts < 0:
             raise StreamsError(
                 f"streams.restart.attempts is '{self.attempts}' in the parameters; write "
                 "a whole number, 0 to give up at the first failure"

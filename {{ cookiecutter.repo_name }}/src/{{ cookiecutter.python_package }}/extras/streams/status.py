@@ -32,8 +32,8 @@ def _status(name: str, topology: Topology) -> dict[str, Any]:
     if position.planned is None and not by:
         return {**known, "state": "never started"}
     progress = checkpoints.read_json(checkpoint, checkpoints.PROGRESS) or {}
-    read = checkpoints.FilesRead(checkpoint)
     folders = topology.watched_by(name)
+    files = checkpoints.Backlog(checkpoint, folders).count() if folders else None
     pending = position.planned if position.planned != position.committed else None
     return {
         **known,
@@ -44,8 +44,8 @@ def _status(name: str, topology: Topology) -> dict[str, Any]:
         "uncommitted_batch": pending,
         "sources": [source.place for source in topology.streaming_sources_of(name)],
         "offsets": position.offsets,
-        "files_read": len(read.names()) if folders else None,
-        "files_behind": checkpoints.files_behind(read, folders) if folders else None,
+        "files_read": files[0] if files else None,
+        "files_behind": files[1] if files else None,
         "state_bytes": position.state_bytes,
         "last_batch": progress.get("batch"),
         "last_error": progress.get("error"),

@@ -3,6 +3,7 @@
 import logging
 import time
 from contextlib import suppress
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql.streaming import StreamingQuery
@@ -10,11 +11,14 @@ from pyspark.sql.streaming import StreamingQuery
 from ..datasets import HeldBack, StreamSink
 from . import checkpoints, locks
 from .errors import first_sentence, is_final
+from .files import at
 from .reports import Batch, Reports
 from .settings import RunSettings
 
 logger = logging.getLogger(__name__)
 
+TROUBLE = (OSError, Py4JJavaError)  # of a disk or a store, with our own small files
+LONGEST_WAIT = 300.0  # seconds between two restarts
 LAG_EVERY = 5.0  # seconds between two counts of the files that wait
 
 
@@ -40,11 +44,13 @@ class Stream:
         self._query: StreamingQuery | None = None
         self._failures = 0
         self._start_at = 0.0
-        self._number_at_stop = -1
+        self._awaited: int | None = None  # the batch that a stop waits for
+        self._lock: locks.Lock | None = None
         self._folders = folders if sink.checkpoint else []
-        self._read = checkpoints.FilesRead(str(sink.checkpoint))
-        self._files_behind = 0
+        self._backlog = checkpoints.Backlog(str(sink.checkpoint), self._folders)
+        self._files_behind: int | None = None
         self._next_count = 0.0
+        self._progress: dict[str, Any] = {}
 
     # --- starting ------------------------------------------------------------
 
@@ -95,7 +101,9 @@ class Stream:
             return self.batch.messages_behind if self.batch else None
         if time.monotonic() > self._next_count:
             self._next_count = time.monotonic() + LAG_EVERY
-            self._files_behind = checkpoints.files_behind(self._read, self._folders)
+            with suppress(*TROUBLE):
+                count = self._backlog.count()
+                self._files_behind = count[1] if count else None
         return self._files_behind
 
     def hear(self, reports: Reports) -> None:
@@ -106,7 +114,7 @@ class Stream:
             self._failures = 0
             self._next_count = 0.0
 
-    def look(self) -> None:
+    def look(self, retry: bool = True) -> None:
         """Find out whether the query has ended, and why."""
         if self._query is None or self._query.isActive:
             return
@@ -115,20 +123,24 @@ class Stream:
         if error is None or isinstance(self._sink.failure, HeldBack):
             self.has_ended = True
         else:
-            self._fail(error)
+            self._fail(error, retry)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, retry: bool = True) -> None:
         """Try once more later, unless that cannot help or was tried enough."""
         self.reason = first_sentence(error)
         restart = self._settings.restart
-        self.has_failed = is_final(error) or is_final(self._sink.failure)
-        if self.has_failed:
+        self.has_failed = not self._lacks_a_folder() and (
+            is_final(error) or is_final(self._sink.failure)
+        )
+        if self.has_failed or not retry:
             return
         if self._failures == restart.attempts:
             self.has_failed = True
             self.reason += f" (restarted {restart.attempts} times in vain)"
             return
-        wait = restart.backoff_seconds * 2**self._failures
+        wait = min(
+            restart.backoff_seconds * 2.0 ** min(self._failures, 20), LONGEST_WAIT
+        )
         self._failures += 1
         self._start_at = time.monotonic() + wait
         logger.warning(
@@ -136,33 +148,41 @@ class Stream:
             f"{wait:g} seconds: {self.reason}"
         )
 
+    def _lacks_a_folder(self) -> bool:
+        """Whether a source is gone, of which Spark speaks in riddles, and may come back."""
+        with suppress(*TROUBLE):
+            return not all(at(folder).exists() for folder in self._folders)
+        return False
+
     # --- stopping ------------------------------------------------------------
 
     def hold_back(self) -> None:
-        """Let no further batch begin, where that is possible, and note the last one."""
-        assert self._query is not None
-        self._sink.stopping = True
-        progress = (
-            self._query._jsq.lastProgress()
-        )  # PySpark's takes sixty calls to Java
-        self._number_at_stop = progress.batchId() if progress else -1
+        """Let no batch begin that was not planned yet, and note the one that was."""
+        self._sink.last_batch = -1  # none at all while we look
+        planned = committed = None
+        if self._checkpoint:
+            with suppress(*TROUBLE):
+                planned = checkpoints.latest(f"{self._checkpoint}/offsets")
+                committed = checkpoints.latest(f"{self._checkpoint}/commits")
+        if planned is not None:
+            self._sink.last_batch = planned
+        self._awaited = planned if planned != committed else None
 
     def stop_between_batches(self) -> bool:
         """Stop the query if it is between two batches; say whether it has ended."""
         assert self._query is not None
-        if not self._query.isActive:
-            return True
-        if self._query.status["isTriggerActive"] and not self._has_finished():
-            return False
-        self.cut()
+        if self._query.isActive:
+            is_idle = not self._query.status["isTriggerActive"]
+            if not is_idle and not self._may_be_cut():
+                return False
+            self.cut()
         return True
 
-    def _has_finished(self) -> bool:
-        """Whether the batch that ran when the stop was asked for is committed."""
+    def _may_be_cut(self) -> bool:
+        """Whether the awaited batch is committed, and the next one does no harm."""
         number = self.batch.number if self.batch else -1
-        if self._sink.holds_back:
-            return self._sink.begun in (None, number)
-        return number > self._number_at_stop
+        is_committed = self._awaited is None or number >= self._awaited
+        return is_committed and self._sink.bears_a_cut
 
     def cut(self) -> None:
         """Stop the query, in the middle of a batch if need be."""
@@ -174,10 +194,13 @@ class Stream:
 
     def farewell(self) -> str:
         """Say how the stream ended, and how far it came."""
-        end = "failed" if self.has_failed else "ended"
+        end = "failed" if self.has_failed else "cut" if self.is_active else "ended"
         if not self._checkpoint:
             return f"{end}, keeps no checkpoint"
-        batch = checkpoints.latest(f"{self._checkpoint}/commits")
+        try:
+            batch = checkpoints.latest(f"{self._checkpoint}/commits")
+        except TROUBLE as error:
+            return f"{end}, last committed batch: unknown ({first_sentence(error)})"
         return f"{end}, last committed batch: {'none' if batch is None else batch}"
 
     # --- for other processes -------------------------------------------------
@@ -185,29 +208,31 @@ class Stream:
     def lock(self) -> None:
         """Refuse to share the checkpoint with another run."""
         if self._checkpoint:
-            locks.take(self._checkpoint)
+            self._lock = locks.Lock(self._checkpoint)
+            self.beat()
 
     def beat(self) -> None:
         """Show that the run lives, and how far it came."""
-        if self._checkpoint:
-            with suppress(Py4JJavaError):  # a full disk is for the query to fail by
-                locks.renew(self._checkpoint)
+        if self._lock:
+            with suppress(*TROUBLE):  # a full disk is for the query to fail by
+                self._lock.renew()
                 self._write_progress()
 
     def unlock(self) -> None:
         """Let the next run begin at once."""
-        if self._checkpoint:
-            with suppress(Py4JJavaError):
-                self._write_progress()
-                locks.release(self._checkpoint)
+        if self._lock:
+            self.beat()
+            with suppress(*TROUBLE):
+                self._lock.release()
 
     def _write_progress(self) -> None:
-        checkpoints.write_json(
-            str(self._checkpoint),
-            checkpoints.PROGRESS,
-            {
-                "state": self.state,
-                "error": self.reason,
-                "batch": self.batch and self.batch.summary(),
-            },
-        )
+        progress = {
+            "state": self.state,
+            "error": self.reason,
+            "batch": vars(self.batch) if self.batch else None,
+        }
+        if progress != self._progress:
+            checkpoints.write_json(
+                str(self._checkpoint), checkpoints.PROGRESS, progress
+            )
+            self._progress = progress

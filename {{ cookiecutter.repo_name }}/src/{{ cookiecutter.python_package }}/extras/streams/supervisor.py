@@ -2,12 +2,14 @@
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from . import locks
-from .errors import StreamsError, listed
+from .errors import StreamsError, first_sentence, listed
 from .progress import Progress
 from .reports import Reports
 from .session import where_the_trace_is
@@ -46,21 +48,24 @@ class Supervisor:
     def supervise(self) -> None:
         """Run the streams until they end, one fails for good, or a stop is asked for."""
         try:
-            self._spark.streams.addListener(self._reports)
-            try:
+            with ExitStack() as cleaning:
                 for stream in self._streams:
                     stream.lock()
+                    cleaning.callback(stream.unlock)
+                self._spark.streams.addListener(self._reports)
+                cleaning.callback(self._spark.streams.removeListener, self._reports)
+                cleaning.callback(self._drain)
                 self._watch()
-            finally:
-                self._drain()
-                for stream in self._streams:
-                    stream.unlock()
-                self._spark.streams.removeListener(self._reports)
             self._raise_failures()
         except (Py4JNetworkError, ConnectionError) as error:
             raise StreamsError(
                 "Spark's Java process has ended: it was killed, or ran out of memory "
                 f"(spark.driver.memory in spark.yml); see {where_the_trace_is()}"
+            ) from error
+        except (OSError, Py4JJavaError) as error:
+            raise StreamsError(
+                f"the run cannot go on: {first_sentence(error)}; see "
+                f"{where_the_trace_is()}"
             ) from error
 
     def _watch(self) -> None:
@@ -105,15 +110,20 @@ class Supervisor:
         while running and self._stop.count == asked and time.monotonic() < deadline:
             for stream in running:
                 stream.hear(self._reports)
-            running = [
-                stream for stream in running if not stream.stop_between_batches()
-            ]
+            running = [s for s in running if not s.stop_between_batches()]
+            self._beat()
             time.sleep(POLL / 4)
-        for stream in running:
-            stream.cut()
+        if running:
+            self._cut(running)
         for stream in self._streams:
-            stream.look()
+            stream.look(retry=False)
             logger.info("%s: %s", stream.name, stream.farewell())
+
+    def _cut(self, streams: list[Stream]) -> None:
+        """End streams in the middle of a batch, all at once, and do not wait long."""
+        self._spark.conf.set("spark.sql.streaming.stopTimeout", "2s")
+        with ThreadPoolExecutor(len(streams)) as threads:
+            list(threads.map(Stream.cut, streams))
 
     def _raise_failures(self) -> None:
         """Raise the reasons of all streams that failed for good."""

@@ -54,10 +54,14 @@ class Topology:
 
     def downstream(self, name: str) -> list[str]:
         """Return the streams that read what a stream writes, and those that read theirs."""
-        found = [n for n, above in self.upstream.items() if name in above]
-        return list(
-            dict.fromkeys([*found, *(m for n in found for m in self.downstream(n))])
-        )
+        found: list[str] = []
+        waiting = [name]
+        while waiting:
+            read = waiting.pop()
+            below = [n for n, above in self.upstream.items() if read in above]
+            waiting += [n for n in below if n not in found]
+            found += [n for n in below if n not in found]
+        return found
 
     def sources_of(self, name: str) -> dict[str, SparkStreamingDataset]:
         """Return what is read, not computed, to make a dataset."""

@@ -1,0 +1,460 @@
+"""How streams live, piece by piece: errors, settings, locks, checkpoints, the table."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+
+@pytest.fixture(scope="module")
+def streams(code):
+    """The modules of extras/streams."""
+    from cold_store.extras.streams import (
+        checkpoints,
+        errors,
+        files,
+        locks,
+        progress,
+        reports,
+        settings,
+        warnings,
+    )
+
+    return SimpleNamespace(
+        checkpoints=checkpoints,
+        errors=errors,
+        files=files,
+        locks=locks,
+        progress=progress,
+        reports=reports,
+        settings=settings,
+        warnings=warnings,
+    )
+
+
+# --- what a retry can mend ---------------------------------------------------
+
+
+class SparkError(Exception):
+    """An error as PySpark hands it over: with Java's stack trace as a text."""
+
+    def __init__(self, trace: str) -> None:
+        super().__init__(trace)
+        self._stackTrace = trace
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "org.apache.spark.sql.AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] ...",
+        "org.apache.spark.SparkException: Job aborted\n\tat x.Y.z(Y.scala:1)\n"
+        "Caused by: org.apache.spark.api.python.PythonException: Traceback ...",
+        "org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] ...",
+        "java.lang.IllegalArgumentException: Wrong basePath",
+        "java.lang.AssertionError: assertion failed: There are [1] sources",
+        "org.apache.spark.sql.execution.streaming.state"
+        ".StateStoreKeySchemaNotCompatible: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE]",
+    ],
+)
+def test_what_a_retry_cannot_mend_is_final(streams, trace):
+    assert streams.errors.is_final(SparkError(trace))
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "java.io.IOException: No space left on device",
+        "java.io.FileNotFoundException: File file:/x does not exist",
+        "org.apache.spark.SparkException: Job aborted\n\tat x.Y.z(Y.scala:1)\n"
+        "Caused by: java.io.EOFException",
+        "org.apache.kafka.common.errors.TimeoutException: Timed out",
+        "java.io.IOException: a file named AnalysisException cannot be read",
+    ],
+)
+def test_what_a_retry_may_mend_is_not(streams, trace):
+    assert not streams.errors.is_final(SparkError(trace))
+
+
+def test_a_mistake_in_python_is_final_and_a_broken_connection_is_not(streams):
+    wrapped = RuntimeError("saving failed")
+    wrapped.__cause__ = KeyError("sku")
+
+    assert streams.errors.is_final(wrapped)
+    assert not streams.errors.is_final(ConnectionResetError("by peer"))
+    assert not streams.errors.is_final(None)
+
+
+# --- settings ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "answer"),
+    [
+        ({"restart": {"attempts": "many"}}, "streams.restart.attempts is 'many'"),
+        ({"restart": {"attempts": True}}, "streams.restart.attempts is 'True'"),
+        ({"restart": {"attempts": -1}}, "write a whole number, 0 to give up"),
+        ({"restart": {"backoff": "5"}}, "streams.restart.backoff is '5'"),
+        ({"restart": {"tries": 3}}, "streams.restart.tries in the parameters is not"),
+        ({"restart": "always"}, "streams.restart in the parameters is 'always'"),
+        ({"drain": "soon"}, "streams.drain is 'soon'"),
+        ({"until": "noon"}, "streams.until is 'noon'"),
+        ({"retry": 3}, "streams.retry in the parameters is not known; there are"),
+    ],
+)
+def test_wrong_settings_are_refused_with_what_to_write(streams, parameters, answer):
+    with pytest.raises(streams.errors.StreamsError) as caught:
+        streams.settings.RunSettings.from_parameters(parameters)
+
+    assert answer in caught.value.message
+
+
+# --- locks -------------------------------------------------------------------
+
+
+def test_a_lock_is_the_operating_systems_and_dies_with_its_holder(streams, tmp_path):
+    """A second process holds it, is seen, and is killed."""
+    source = (
+        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from cold_store.extras.streams.locks import Lock\n"
+        "lock = Lock(sys.argv[2]); print('held', flush=True); time.sleep(3600)"
+    )
+    folder = str(Path(streams.locks.__file__).parents[3])
+    child = subprocess.Popen(
+        [sys.executable, "-c", source, folder, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout.readline() == "held\n"
+        by = streams.locks.holder(str(tmp_path))
+        assert (by["pid"], by["host"]) == (child.pid, socket.gethostname())
+        with pytest.raises(
+            streams.errors.StreamsError, match=f"process {child.pid} on"
+        ):
+            streams.locks.Lock(str(tmp_path))
+    finally:
+        child.kill()
+        child.wait()
+
+    assert streams.locks.holder(str(tmp_path)) is None
+    lock = streams.locks.Lock(str(tmp_path))
+    assert streams.locks.holder(str(tmp_path))["pid"] == os.getpid()
+    lock.release()
+    assert streams.locks.holder(str(tmp_path)) is None
+
+
+def remote(folder: Path) -> str:
+    """Return a place that only Spark can reach, as far as the code knows."""
+    return f"file://{folder}"
+
+
+def write_lock(streams, folder: Path, text: str) -> None:
+    (folder / f".{streams.locks.LOCK}.crc").unlink(missing_ok=True)
+    (folder / streams.locks.LOCK).write_text(text)
+
+
+def test_a_lock_elsewhere_holds_until_it_gives_no_sign_of_life(
+    streams, spark, tmp_path
+):
+    write_lock(streams, tmp_path, json.dumps({"pid": 1, "host": "elsewhere"}))
+    assert streams.locks.holder(remote(tmp_path))["host"] == "elsewhere"
+    with pytest.raises(
+        streams.errors.StreamsError, match="process 1 on host elsewhere"
+    ):
+        streams.locks.Lock(remote(tmp_path))
+
+    long_ago = time.time() - streams.locks.STALE - 1
+    os.utime(tmp_path / streams.locks.LOCK, (long_ago, long_ago))
+    assert streams.locks.holder(remote(tmp_path)) is None
+    lock = streams.locks.Lock(remote(tmp_path))
+    assert streams.locks.holder(remote(tmp_path))["host"] == socket.gethostname()
+    lock.release()
+    assert not (tmp_path / streams.locks.LOCK).exists()
+
+
+def test_a_lock_elsewhere_of_a_process_that_died_here_holds_nobody_up(
+    streams, spark, tmp_path
+):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    here = streams.locks._here()
+    write_lock(streams, tmp_path, json.dumps({"pid": child.pid, **here}))
+    assert streams.locks.holder(remote(tmp_path)) is None
+
+    other = {**here, "namespace": "pid:[1]"}
+    write_lock(streams, tmp_path, json.dumps({"pid": child.pid, **other}))
+    assert streams.locks.holder(remote(tmp_path)), "another container's process"
+
+
+def test_a_young_lock_that_cannot_be_read_holds(streams, spark, tmp_path):
+    write_lock(streams, tmp_path, "")
+
+    assert streams.locks.holder(remote(tmp_path))["pid"] == "unknown"
+
+
+def test_who_was_taken_over_ends(streams, spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(streams.locks, "SIGN", -1)
+    lock = streams.locks.Lock(remote(tmp_path))
+    lock.renew()
+    write_lock(streams, tmp_path, json.dumps({"pid": 1, "host": "elsewhere"}))
+
+    with pytest.raises(streams.errors.StreamsError, match="host elsewhere"):
+        lock.renew()
+    lock.release()
+    assert (tmp_path / streams.locks.LOCK).exists(), "not ours to release"
+
+
+# --- checkpoints -------------------------------------------------------------
+
+
+def test_the_backlog_follows_compacted_logs_and_forgets_deleted_files(
+    streams, spark, tmp_path
+):
+    """More batches than Spark's log keeps apart, looked at in between."""
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    source.mkdir()
+    backlog = streams.checkpoints.Backlog(str(checkpoint), [str(source)])
+    for end in (7, 25):
+        for number in range(end):
+            (source / f"a file {number}.txt").write_text("x\n")
+        frame = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source))
+        run_to_its_end(frame.writeStream.format("noop"), checkpoint)
+        assert backlog.count() == (end, 0)
+
+    assert list(checkpoint.glob("sources/0/*.compact"))
+    (source / "new.txt").touch()
+    (source / "_temporary").mkdir()
+    (source / "a file 0.txt").unlink()
+    assert backlog.count() == (24, 1)
+    (source / "day=1").mkdir()
+    assert backlog.count() is None
+
+
+def test_the_backlog_behind_a_file_sink_is_what_was_committed(streams, spark, tmp_path):
+    """What a killed batch has left in the folder is not waited for."""
+    source, between, last = tmp_path / "in", tmp_path / "between", tmp_path / "last"
+    source.mkdir()
+    (source / "1.txt").write_text("x\n")
+    frame = spark.readStream.text(str(source))
+    run_to_its_end(
+        frame.writeStream.format("text").option("path", str(between)), tmp_path / "a"
+    )
+    backlog = streams.checkpoints.Backlog(str(last), [str(between)])
+    (between / "part-of-a-killed-batch.txt").touch()
+
+    assert backlog.count() == (0, 1)
+    frame = spark.readStream.text(str(between))
+    run_to_its_end(frame.writeStream.format("noop"), last)
+    assert backlog.count() == (1, 0)
+
+
+def run_to_its_end(writer, checkpoint: Path) -> None:
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_a_checkpoint_damaged_by_a_power_cut_can_be_looked_at(streams, tmp_path):
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "7").touch()
+
+    found = streams.checkpoints.position(str(tmp_path))
+
+    assert (found.planned, found.committed, found.offsets) == (7, 7, [])
+
+
+def test_a_small_file_is_written_as_a_whole_or_not_at_all(streams, tmp_path):
+    place = streams.files.Local(str(tmp_path / "folder/file"))
+    place.write("one")
+    place.write("two")
+
+    assert place.read() == "two"
+    assert [p.name for p in (tmp_path / "folder").iterdir()] == ["file"]
+
+
+# --- which streams feed which ------------------------------------------------
+
+
+def test_streams_that_read_each_other_are_named_not_followed_for_ever(streams, code):
+    from cold_store.extras.streams import checks, topology
+    from kedro.io import DataCatalog
+    from kedro.pipeline import Node, Pipeline
+
+    catalog = DataCatalog(
+        {
+            name: code.datasets.SparkStreamingDataset(
+                file_format="csv",
+                filepath=f"data/{name}",
+                save_args={"checkpoint": f"data/checkpoint/{name}"},
+            )
+            for name in ("a", "b")
+        }
+        | {
+            f"{name}_again": code.datasets.SparkStreamingDataset(
+                file_format="csv", filepath=f"data/{name}"
+            )
+            for name in ("a", "b")
+        }
+    )
+    pipeline = Pipeline(
+        [
+            Node(lambda x: x, "a_again", "b", name="to_b"),
+            Node(lambda x: x, "b_again", "a", name="to_a"),
+        ]
+    )
+
+    found = list(checks.circular(topology.Topology(pipeline, catalog)))
+
+    assert found[0].startswith("a and b read each other's output")
+
+
+# --- secrets -----------------------------------------------------------------
+
+
+def test_a_password_in_somebody_elses_message_is_not_repeated(streams):
+    text = "cannot connect: jdbc:postgresql://h/db?user=u&password=tops3cret&ssl=true"
+
+    sentence = streams.errors.first_sentence(OSError(text))
+
+    assert "tops3cret" not in sentence and "user=u&password=***&ssl=true" in sentence
+
+
+# --- what is legal, but hurts ------------------------------------------------
+
+
+def sink(code, **arguments):
+    save_args = {"checkpoint": "s3a://lake/checkpoint", **arguments}
+    return code.datasets.SparkStreamingDataset(
+        file_format="parquet", filepath="s3a://lake/out", save_args=save_args
+    )
+
+
+def test_batches_without_a_pause_onto_an_object_store_are_named(streams, code):
+    quick, slow = sink(code), sink(code, trigger="1 minute")
+
+    found = list(streams.warnings.costly_trigger({"quick": quick, "slow": slow}))
+
+    assert len(found) == 1
+    assert found[0].startswith("quick: without a trigger, batches follow each other")
+    assert "set trigger: 1 minute" in found[0]
+
+
+def test_a_local_checkpoint_on_a_cluster_is_named(streams, code):
+    local = sink(code, checkpoint="data/checkpoint")
+    both = {"local": local, "remote": sink(code)}
+    cluster = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://host:7077"))
+    laptop = SimpleNamespace(sparkContext=SimpleNamespace(master="local[*]"))
+
+    found = list(streams.warnings.checkpoint_out_of_reach(cluster, both))
+
+    assert len(found) == 1 and found[0].startswith("local: checkpoint")
+    assert not list(streams.warnings.checkpoint_out_of_reach(laptop, both))
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({"startingOffsets": "earliest"}, []),
+        ({}, ["begins with the messages that arrive after its first start"]),
+        ({"startingoffsets": "latest"}, ["set startingOffsets: earliest in orders"]),
+        (
+            {"failOnDataLoss": False, "startingOffsets": "earliest"},
+            ["failOnDataLoss is false in orders"],
+        ),
+    ],
+)
+def test_messages_that_would_be_skipped_are_named(
+    streams, code, tmp_path, options, warned
+):
+    orders = code.datasets.SparkStreamingDataset(
+        file_format="kafka", load_args={"subscribe": "orders", **options}
+    )
+    topology = SimpleNamespace(sources_of=lambda _: {"orders": orders})
+    new = {"new": sink(code, checkpoint=str(tmp_path))}
+
+    found = list(streams.warnings.messages_skipped(topology, new))
+
+    assert len(found) == len(warned)
+    assert all(text in line for text, line in zip(warned, found, strict=True))
+
+
+def test_a_stream_that_has_begun_is_not_warned_about_where_it_begins(
+    streams, code, tmp_path
+):
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/0").touch()
+    orders = code.datasets.SparkStreamingDataset(
+        file_format="kafka", load_args={"subscribe": "orders"}
+    )
+    topology = SimpleNamespace(sources_of=lambda _: {"orders": orders})
+    begun = {"begun": sink(code, checkpoint=str(tmp_path))}
+
+    assert not list(streams.warnings.messages_skipped(topology, begun))
+
+
+# --- the table ---------------------------------------------------------------
+
+REPORT = {
+    "batchId": 1234,
+    "numInputRows": 50_000,
+    "batchDuration": 12_345,
+    "inputRowsPerSecond": 41_234.5,
+    "processedRowsPerSecond": 4_100_000.0,
+    "eventTime": {"watermark": "2026-03-02T08:33:00.000Z"},
+    "observedMetrics": {"quality": {"bad": 3}},
+    "stateOperators": [{"numRowsTotal": 700_000}, {"numRowsTotal": 34_000}],
+    "sources": [
+        {
+            "description": "KafkaV2[Subscribe[a]]",
+            "endOffset": {"a": {"0": 90, "1": 5}},
+            "latestOffset": {"a": {"0": 100, "1": 5, "2": 7}},
+        }
+    ],
+}
+
+
+def drawn(streams, width: int) -> str:
+    batch = streams.reports.Batch(REPORT)
+    watched = [
+        SimpleNamespace(
+            name="int.new_inventory",
+            state="restarting 2/3",
+            batch=batch,
+            behind=batch.messages_behind,
+            reason="java.io.IOException: No space left on device",
+        ),
+        SimpleNamespace(
+            name="s", state="waiting", batch=None, behind=None, reason=None
+        ),
+    ]
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))
+    console.print(streams.progress.table(watched))
+    return console.export_text()
+
+
+def test_the_table_fits_into_80_columns(streams):
+    lines = drawn(streams, 80).splitlines()
+
+    assert lines[0].split() == (
+        "stream state batch in/s done/s took behind kept watermark".split()
+    )
+    for word in ["restarting 2/3", "1234", "41.2k", "4.1M", "12.3 s", "17", "734.0k"]:
+        assert word in lines[1]
+    assert lines[1].rstrip().endswith("03-02 08:33")
+    assert "int.new_inventory: last error: java.io.IOException: No" in lines[3]
+
+
+def test_a_log_line_says_what_the_table_says(streams):
+    batch = streams.reports.Batch(REPORT)
+
+    assert streams.progress.sentence(batch, 17) == (
+        "batch 1234, 50000 rows in 12.3 s (4.1M rows/s), 17 behind, 734000 rows of "
+        "state, watermark 2026-03-02T08:33:00.000Z, quality: bad=3"
+    )
