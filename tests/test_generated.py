@@ -204,9 +204,8 @@ def test_every_command_of_its_readme_is_one_that_the_tests_run(pristine):
         "kedro ipython": "test_runs.py: notebook",
         "kedro package": "test_runs.py: packaged",
         'pip install -e ".[viz]" && kedro viz': "test_runs.py: viz",
-        "rm -r data/02_intermediate data/03_primary data/04_checkpoint": (
-            "test_runs.py: start over"
-        ),
+        "kedro streams status": "test_supervision.py: seeing",
+        "kedro streams reset processed.sensor": "test_supervision.py: starting over",
     }
     assert commands == tested.keys()
 

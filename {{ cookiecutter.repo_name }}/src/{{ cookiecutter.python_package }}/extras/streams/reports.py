@@ -1,7 +1,6 @@
 """What Spark reports about streams, as it happens."""
 
 import json
-from threading import Event
 from typing import Any
 
 from pyspark import SparkContext
@@ -38,7 +37,7 @@ class Reports(StreamingQueryListener):
 
     def __init__(self) -> None:
         self.batches: dict[str, Batch] = {}
-        self.ended = Event()  # set when a query has
+        self.ended: set[str] = set()  # ids of the runs of queries that have
         self._in_java: Any = None
 
     @property
@@ -64,8 +63,8 @@ class Reports(StreamingQueryListener):
         """Nothing: the last batch stays the last."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Wake whoever waits for it."""
-        self.ended.set()
+        """Remember it for whoever wants to know why."""
+        self.ended.add(str(event.runId))
 
 
 class _AtOnce(JStreamingQueryListener):
@@ -78,7 +77,7 @@ class _AtOnce(JStreamingQueryListener):
     pylistener: Reports
 
     def onQueryProgress(self, jevent: Any) -> None:
-        self.pylistener.note(json.loads(jevent.progress().json()))
+        self.pylistener.note(json.loads(jevent.json())["progress"])
 
 
 def _behind(source: dict[str, Any]) -> int | None:

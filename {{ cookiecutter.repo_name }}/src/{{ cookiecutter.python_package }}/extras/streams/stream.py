@@ -42,6 +42,7 @@ class Stream:
         self._checkpoint = sink.checkpoint
         self._settings = settings
         self._query: StreamingQuery | None = None
+        self.run_id = ""  # of the query; another one after each restart
         self._failures = 0
         self._start_at = 0.0
         self._awaited: int | None = None  # the batch that a stop waits for
@@ -66,6 +67,7 @@ class Stream:
             if self._checkpoint:
                 checkpoints.remember(self._sink)
             self._query = self._sink.start(available_now=self._settings.bounded)
+            self.run_id = str(self._query.runId)
         except Exception as error:
             self._fail(error)
 

@@ -20,7 +20,7 @@ from .stream import Stream
 logger = logging.getLogger(__name__)
 
 POLL = 0.1  # seconds between two looks at what was reported
-LOOK = 2.0  # seconds between two looks at streams of which nothing was reported
+LOOK = 5.0  # seconds between two looks at streams whose end was not reported
 
 
 class Supervisor:
@@ -78,14 +78,14 @@ class Supervisor:
 
     def _goes_on(self) -> bool:
         """Start what can start; say whether any stream lives and none has failed."""
-        now = time.monotonic()
-        if self._reports.ended.is_set() or now > self._next_look:
-            self._reports.ended.clear()
-            self._next_look = now + LOOK
-            for stream in self._streams:
-                stream.look()
+        is_time = time.monotonic() > self._next_look
+        if is_time:
+            self._next_look = time.monotonic() + LOOK
         for stream in self._streams:
             stream.hear(self._reports)
+            if is_time or stream.run_id in self._reports.ended:
+                self._reports.ended.discard(stream.run_id)
+                stream.look()
             if stream.is_due and self._may_start(stream):
                 stream.start()
         if any(stream.has_failed for stream in self._streams):
