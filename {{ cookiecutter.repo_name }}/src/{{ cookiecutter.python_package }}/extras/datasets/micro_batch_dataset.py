@@ -51,7 +51,9 @@ class MicroBatchDataset(StreamSink):
                 "writing; put it under the save_args of one of them"
             )
         self._datasets = [self._build(config) for config in datasets]
-        self._places = [f"{d['type']} {d.get('filepath', '')}".strip() for d in datasets]
+        self._places = [
+            f"{d['type']} {d.get('filepath', '')}".strip() for d in datasets
+        ]
         self.metadata = metadata
 
     @staticmethod

@@ -116,7 +116,9 @@ class SparkStreamingDataset(StreamSink):
     def watched_folder(self) -> str | None:
         """The folder whose every file the stream reads, if it is as simple as that."""
         path, picky = self.filepath, {"pathGlobFilter", "recursiveFileLookup"}
-        simple = self.is_files and self._streaming and not picky & self._load_args.keys()
+        simple = (
+            self.is_files and self._streaming and not picky & self._load_args.keys()
+        )
         return path if path and simple and not GLOB.search(path) else None
 
     @property
