@@ -1,0 +1,84 @@
+"""Rows per second of many streams, in turns supervised and merely waited for.
+
+In one process and one JVM: two runs of the same differ by more than what is measured.
+Prints a JSON list of [supervised, bare] rows per second, a pair a round.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from threading import Timer
+
+from bench_project.extras.datasets import SparkStreamingDataset
+from bench_project.extras.streams import session
+from bench_project.extras.streams.settings import RunSettings
+from bench_project.extras.streams.signals import StopRequest
+from bench_project.extras.streams.stream import Stream
+from bench_project.extras.streams.supervisor import Supervisor
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+
+ROWS = 1_000  # a batch
+WARM_UP, WINDOW, ROUNDS = 60, 15, 10  # seconds, seconds, pairs of windows
+
+
+def main(folder: Path, count: int) -> None:
+    """Start the streams, and measure."""
+    bootstrap_project(folder)
+    with KedroSession.create(folder) as kedro:
+        kedro.load_context()  # hands spark.yml over
+    spark = session.get_spark()
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS)
+    settings = RunSettings()
+    streams = []
+    for number in range(count):
+        sink = SparkStreamingDataset(
+            file_format="parquet",
+            filepath=f"data/many/{number}",
+            save_args={"checkpoint": f"data/checkpoint/{number}"},
+            name=f"many_{number}",
+        )
+        sink.held = True
+        sink.save(numbers.load())
+        streams.append(Stream(sink, set(), [], settings))
+        streams[-1].start()
+    checkpoints = [folder / f"data/checkpoint/{n}" for n in range(count)]
+    spark.streams.awaitAnyTermination(WARM_UP)
+    pairs = []
+    for number in range(ROUNDS):
+        pair = {}
+        for kind in ("bare", "supervised")[:: 1 if number % 2 else -1]:
+            before, started = committed(checkpoints), time.monotonic()
+            if kind == "bare":
+                spark.streams.awaitAnyTermination(WINDOW)
+            else:
+                supervise(spark, streams, settings)
+            batches = committed(checkpoints) - before
+            pair[kind] = batches * ROWS / (time.monotonic() - started)
+        pairs.append([pair["supervised"], pair["bare"]])
+    print(json.dumps(pairs))
+    spark.stop()
+
+
+def supervise(spark, streams: list[Stream], settings: RunSettings) -> None:
+    """Watch the streams for a while, as a run does, and leave them running."""
+    stop = StopRequest()
+    supervisor = Supervisor(spark, streams, settings, stop)
+    spark.streams.addListener(supervisor._reports)
+    Timer(WINDOW, lambda: setattr(stop, "count", 1)).start()
+    supervisor._watch()
+    spark.streams.removeListener(supervisor._reports)
+
+
+def committed(checkpoints: list[Path]) -> int:
+    """Count the batches that all streams have committed so far."""
+    newest = 0
+    for checkpoint in checkpoints:
+        names = [f.name for f in (checkpoint / "commits").glob("*")]
+        newest += max((int(n) + 1 for n in names if n.isdigit()), default=0)
+    return newest
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
