@@ -76,9 +76,9 @@ def against_plain_spark(scratch: Path) -> list[dict]:
                 command = [*kedro_run("--pipelines=sensor")]
             started = time.time()
             subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-            commits = commit_times(checkpoint)[:files]
-            first[kind].append(commits[0] - started)
-            batch[kind] += [b - a for a, b in pairwise(commits[warm_up:])]
+            times = commit_times(checkpoint)[:files]
+            first[kind].append(times[0] - started)
+            batch[kind] += [b - a for a, b in pairwise(times[warm_up:])]
     begin = medians(first)
     fast = {kind: rows / seconds for kind, seconds in medians(batch).items()}
     return [
@@ -348,8 +348,19 @@ def make_readings(folder: Path, files: int, rows: int) -> Path:
 
 def commit_times(checkpoint: Path) -> list[float]:
     """Return when each batch was committed, in order."""
-    commits = [f for f in (checkpoint / "commits").iterdir() if f.name.isdigit()]
-    return [f.stat().st_mtime for f in sorted(commits, key=lambda f: int(f.name))]
+    return [file.stat().st_mtime for file in commits(checkpoint)]
+
+
+def commits(checkpoint: Path) -> list[Path]:
+    """Return the commits that Spark has kept, in order."""
+    found = [f for f in (checkpoint / "commits").glob("*") if f.name.isdigit()]
+    return sorted(found, key=lambda f: int(f.name))
+
+
+def batches(checkpoint: Path) -> int:
+    """Return how many batches were committed; Spark forgets the old ones."""
+    kept = commits(checkpoint)
+    return int(kept[-1].name) + 1 if kept else 0
 
 
 def medians(figures: dict[str, list[float]]) -> dict[str, float]:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import psutil
-from run import await_, java_of, live_heap, new_project, say
+from run import await_, batches, java_of, live_heap, new_project, say
 
 MINUTE = 60
 WARM_UP = 5  # minutes until everything is compiled and cached
@@ -30,9 +30,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=int, default=30)
     minutes = parser.parse_args().minutes
     with tempfile.TemporaryDirectory() as scratch:
-        measured, restarts, batches = soak(Path(scratch), minutes)
+        measured, restarts, count = soak(Path(scratch), minutes)
     first, last = measured[0], measured[-1]
-    result = {"minutes": minutes, "batches": batches, "restarts": restarts}
+    result = {"minutes": minutes, "batches": count, "restarts": restarts}
     result |= {name: [first[name], last[name]] for name in first}
     file = Path(__file__).with_name("soak.json")
     file.write_text(json.dumps(result, indent=2) + "\n")
@@ -42,9 +42,8 @@ def main() -> int:
 
 def soak(scratch: Path, minutes: int) -> tuple[list[dict], int, int]:
     """Return what was measured, how often a stream was restarted, and its batches."""
-    project = new_project(scratch / "soak", scratch)
-    (project / "data/01_raw/stream/sensor").unlink()
-    (project / "data/01_raw/stream/sensor").mkdir()
+    (scratch / "readings").mkdir()
+    project = new_project(scratch / "soak", scratch / "readings")
     parameters = project / "conf/base/parameters.yml"
     text = parameters.read_text().replace("backoff: 5 seconds", "backoff: 1 second")
     parameters.write_text(text.replace("attempts: 3", "attempts: 10"))
@@ -73,12 +72,8 @@ def soak(scratch: Path, minutes: int) -> tuple[list[dict], int, int]:
         code = process.wait()
     assert code == 0, log.read_text()
     restarts = log.read_text().count("processed.stock failed, restart")
-    newest = max(
-        int(f.name)
-        for f in (project / "data/04_checkpoint/int_new_inventory/commits").iterdir()
-        if f.name.isdigit()
-    )
-    return measured, restarts, newest + 1
+    checkpoint = project / "data/04_checkpoint/int_new_inventory"
+    return measured, restarts, batches(checkpoint)
 
 
 def feed(project: Path, number: int, age: float) -> None:

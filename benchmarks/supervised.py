@@ -18,6 +18,7 @@ from bench_project.extras.streams.stream import Stream
 from bench_project.extras.streams.supervisor import Supervisor
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from run import batches
 
 ROWS = 1_000  # a batch
 WARM_UP, WINDOW, ROUNDS = 60, 15, 10  # seconds, seconds, pairs of windows
@@ -54,8 +55,8 @@ def main(folder: Path, count: int) -> None:
                 spark.streams.awaitAnyTermination(WINDOW)
             else:
                 supervise(spark, streams, settings)
-            batches = committed(checkpoints) - before
-            pair[kind] = batches * ROWS / (time.monotonic() - started)
+            done = committed(checkpoints) - before
+            pair[kind] = done * ROWS / (time.monotonic() - started)
         pairs.append([pair["supervised"], pair["bare"]])
     print(json.dumps(pairs))
     spark.stop()
@@ -73,11 +74,7 @@ def supervise(spark, streams: list[Stream], settings: RunSettings) -> None:
 
 def committed(checkpoints: list[Path]) -> int:
     """Count the batches that all streams have committed so far."""
-    newest = 0
-    for checkpoint in checkpoints:
-        names = [f.name for f in (checkpoint / "commits").glob("*")]
-        newest += max((int(n) + 1 for n in names if n.isdigit()), default=0)
-    return newest
+    return sum(map(batches, checkpoints))
 
 
 if __name__ == "__main__":

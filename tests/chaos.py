@@ -110,7 +110,7 @@ class Chaos:
                 run.kill()
             else:
                 sys.exit(f"the run ended by itself, with {code}:\n{run.text}")
-        self.commits_at_kill.append(self._project.newest("int_new_inventory") + 1)
+        self.commits_at_kill.append(self._project.commits("int_new_inventory"))
 
     def finish(self) -> None:
         """Read what is left, without disturbance."""

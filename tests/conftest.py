@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import pexpect
 import psutil
 import pytest
 from kedro.framework.session import KedroSession
@@ -191,8 +192,21 @@ class Project:
 
     def commits(self, stream: str) -> int:
         """Count the batches that a stream has committed."""
-        folder = self.folder / "data/04_checkpoint" / stream / "commits"
-        return len([f for f in folder.glob("*") if f.name.isdigit()])
+        return self.newest(stream) + 1
+
+    def terminal(self, *arguments: str, **variables: str) -> pexpect.spawn:
+        """Start a run in a terminal of 100 columns."""
+        plain = ("COLUMNS", "NO_COLOR")
+        clean = {k: v for k, v in os.environ.items() if k not in plain}
+        return pexpect.spawn(
+            str(BIN / "kedro"),
+            ["run", *arguments],
+            cwd=self.folder,
+            dimensions=(40, 100),
+            encoding="utf-8",
+            env={**clean, "TERM": "xterm", **variables},
+            timeout=DEADLINE,
+        )
 
 
 def new_project(folder: Path, name: str, kedro: Path = BIN / "kedro") -> Project:

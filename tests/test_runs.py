@@ -320,16 +320,7 @@ def test_sigterm_stops_a_live_run_cleanly_and_new_files_were_read(project):
 
 
 def test_ctrl_c_in_a_terminal_stops_the_table_and_the_run(project):
-    child = pexpect.spawn(
-        str(BIN / "kedro"),
-        ["run", "--pipelines=sensor"],
-        cwd=project.folder,
-        dimensions=(40, 100),
-        encoding="utf-8",
-        env={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
-        | {"TERM": "xterm"},
-        timeout=120,
-    )
+    child = project.terminal("--pipelines=sensor")
     try:
         child.expect(
             "stream.*state.*batch.*in/s.*done/s.*took.*behind.*kept.*watermark"

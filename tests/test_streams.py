@@ -121,13 +121,14 @@ def test_wrong_settings_are_refused_with_what_to_write(streams, parameters, answ
 def test_a_lock_is_the_operating_systems_and_dies_with_its_holder(streams, tmp_path):
     """A second process holds it, is seen, and is killed."""
     source = (
-        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from cold_store.extras.streams.locks import Lock\n"
-        "lock = Lock(sys.argv[2]); print('held', flush=True); time.sleep(3600)"
+        "lock = Lock(sys.argv[2]); print('held', flush=True); input()"
     )
     folder = str(Path(streams.locks.__file__).parents[3])
     child = subprocess.Popen(
         [sys.executable, "-c", source, folder, str(tmp_path)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )

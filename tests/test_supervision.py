@@ -14,7 +14,6 @@ import pytest
 import yaml
 from chaos import attack, committed_files
 from conftest import (
-    BIN,
     Project,
     is_alive,
     ok,
@@ -212,13 +211,7 @@ def test_a_second_ctrl_c_ends_a_batch_that_python_writes(project):
 
 def test_a_batch_that_outlasts_the_drain_is_cut_and_replayed(project):
     mark = project.folder / "mark"
-    poison(
-        project,
-        "import pathlib, time\n"
-        f"        while not pathlib.Path({str(mark)!r}).exists():\n"
-        "            time.sleep(0.05)\n"
-        "        return value",
-    )
+    hold_readings_until(project, mark)
     project.edit("conf/base/parameters.yml", ("drain: 30 seconds", "drain: 1 second"))
     offsets = project.folder / "data/04_checkpoint/processed_sensor/offsets/0"
     with project.live("--pipelines=sensor") as run:
@@ -335,17 +328,22 @@ def poison(project: Project, code: str) -> None:
     )
 
 
+def hold_readings_until(project: Project, file: Path) -> None:
+    """Let the first reading of a batch wait until a file appears."""
+    poison(
+        project,
+        "import pathlib, time\n"
+        f"        while not pathlib.Path({str(file)!r}).exists():\n"
+        "            time.sleep(0.05)\n"
+        "        return value",
+    )
+
+
 def test_a_killed_python_worker_costs_a_restart_and_no_row(project):
     """It waits, at its first reading, for a file that appears only after its death."""
     project.edit("conf/base/parameters.yml", QUICK)
     mark = project.folder / "mark"
-    poison(
-        project,
-        "import os, pathlib, time\n"
-        f"        while not pathlib.Path({str(mark)!r}).exists():\n"
-        "            time.sleep(0.05)\n"
-        "        return value",
-    )
+    hold_readings_until(project, mark)
     with project.live("--pipelines=sensor") as run:
         wait_until(lambda: len(run.started("pyspark.daemon")) > 1, "a worker")
         for worker in run.started("pyspark.daemon")[1:]:
@@ -364,13 +362,7 @@ def test_a_source_folder_that_goes_away_and_comes_back_costs_no_row(project):
     """It goes while files wait to be read, so that a batch looks for one in vain."""
     project.edit("conf/base/parameters.yml", QUICK, ("attempts: 3", "attempts: 1000"))
     gate = project.folder / "gate"
-    poison(
-        project,
-        "import pathlib, time\n"
-        f"        while not pathlib.Path({str(gate)!r}).exists():\n"
-        "            time.sleep(0.05)\n"
-        "        return value",
-    )
+    hold_readings_until(project, gate)
     source = project.folder / "data/01_raw/stream/sensor"
     aside = project.folder / "data/01_raw/stream/aside"
     offsets = project.folder / "data/04_checkpoint/processed_sensor/offsets"
@@ -421,15 +413,8 @@ def test_a_full_disk_costs_restarts_and_no_row(project, tmp_path):
 
 @pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_plain_terminals_get_log_lines(project, variable):
-    clean = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
-    child = pexpect.spawn(
-        str(BIN / "kedro"),
-        ["run", "--pipelines=sensor", "--params=streams.progress=1 second"],
-        cwd=project.folder,
-        dimensions=(40, 100),
-        encoding="utf-8",
-        env={**clean, "TERM": "xterm", **variable},
-        timeout=120,
+    child = project.terminal(
+        "--pipelines=sensor", "--params=streams.progress=1 second", **variable
     )
     try:
         child.expect(r"processed\.sensor: batch \S*\d")

@@ -69,9 +69,7 @@ class SparkStreamsHook:
     @hook_impl
     def before_dataset_saved(self, dataset_name: str, data: Any) -> None:
         """Refuse a stream where a batch is expected, or where it would be lost."""
-        if getattr(data, "isStreaming", False):
-            checks.refuse_stream_to_nowhere(dataset_name, self._pipeline, self._catalog)
-            checks.refuse_stream_into_batch(self._catalog.get(dataset_name))
+        checks.refuse_misdirected(dataset_name, data, self._pipeline, self._catalog)
 
     @hook_impl(trylast=True)
     def after_pipeline_run(self) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
-from ..streams.errors import first_sentence
+from ..streams.errors import SECRET, first_sentence
 from ..streams.files import at, is_remote
 from ..streams.session import get_spark, is_running, package_for
 from . import arguments
@@ -29,7 +29,6 @@ ONLY_SOURCES = {"binaryfile", "rate", "rate-micro-batch", "socket"}
 FIXED_SCHEMA = {"binaryfile", "text"}
 GLOB = re.compile(r"[*?\[{]")
 SCHEMA_ADVICE = "it should hold what frame.schema.json() gives"
-SECRET = re.compile(r"password|secret|token|jaas|credential|access.?key", re.IGNORECASE)
 
 
 class SparkStreamingDataset(StreamSink):
@@ -353,7 +352,10 @@ def _is_option(key: str) -> bool:
 
 
 def _without_secrets(options: dict[str, Any]) -> dict[str, Any]:
-    return {k: "***" if SECRET.search(k) else v for k, v in options.items()}
+    return {
+        key: "***" if re.search(SECRET, key, re.IGNORECASE) else value
+        for key, value in options.items()
+    }
 
 
 def _schema_from_file(filepath: str) -> StructType:

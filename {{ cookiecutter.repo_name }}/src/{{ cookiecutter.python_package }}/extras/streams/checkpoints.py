@@ -33,7 +33,6 @@ class Position:
     committed_at: float | None = None  # seconds since 1970
     offsets: list[Any] = field(default_factory=list)  # where each source is
     settings: dict[str, str] = field(default_factory=dict)  # fixed by the first batch
-    state_bytes: int = 0
 
 
 def position(checkpoint: str) -> Position:
@@ -47,10 +46,15 @@ def position(checkpoint: str) -> Position:
     with suppress(OSError):
         commit = at(f"{checkpoint}/commits/{found.committed}")
         found.committed_at = commit.changed_at() if commit.exists() else None
-    with suppress(OSError):
-        state = at(f"{checkpoint}/state")
-        found.state_bytes = state.size() if state.exists() else 0
     return found
+
+
+def state_bytes(checkpoint: str) -> int:
+    """Add up what a stream remembers; every file of it is looked at."""
+    state = at(f"{checkpoint}/state")
+    with suppress(OSError):  # it may be moving meanwhile
+        return state.size() if state.exists() else 0
+    return 0
 
 
 class FileLog:
@@ -123,10 +127,10 @@ def remember(stream: StreamSink) -> None:
 def changes(stream: StreamSink) -> list[str]:
     """Say how a stream differs from the one that its checkpoint belongs to."""
     checkpoint = str(stream.checkpoint)
-    before, now = read_json(checkpoint, RECORD), _record_of(stream)
+    before = read_json(checkpoint, RECORD)
     if before is None or latest(f"{checkpoint}/offsets") is None:
         return []
-    differences = []
+    now, differences = _record_of(stream), []
     if before["sources"] != now["sources"]:
         differences.append(_difference("read", before["sources"], now["sources"]))
     if before["keys"] != now["keys"]:

@@ -56,7 +56,16 @@ def refuse_wrong_runner(run_params: dict[str, Any], catalog: CatalogProtocol) ->
         )
 
 
-def refuse_stream_to_nowhere(
+def refuse_misdirected(
+    name: str, data: Any, pipeline: Pipeline, catalog: CatalogProtocol
+) -> None:
+    """Refuse a stream where a batch is expected, or where it would be lost."""
+    if getattr(data, "isStreaming", False):
+        _refuse_stream_to_nowhere(name, pipeline, catalog)
+        _refuse_stream_into_batch(catalog.get(name))
+
+
+def _refuse_stream_to_nowhere(
     name: str, pipeline: Pipeline, catalog: CatalogProtocol
 ) -> None:
     """Refuse a stream that nothing reads and no entry of the catalog stores."""
@@ -72,7 +81,7 @@ def refuse_stream_to_nowhere(
         )
 
 
-def refuse_stream_into_batch(dataset: Any) -> None:
+def _refuse_stream_into_batch(dataset: Any) -> None:
     """Refuse to give a dataset that saves once a stream that never ends."""
     if not isinstance(dataset, StreamSink | MemoryDataset | None):
         kind = type(dataset).__name__
@@ -137,10 +146,8 @@ def unknown_formats(spark: SparkSession, streams: Streams) -> Iterator[str]:
 def unpaired(topology: Topology) -> Iterator[str]:
     """Find checkpoints and outputs that do not belong together."""
     for name, stream in topology.streams.items():
-        if isinstance(stream, SparkStreamingDataset) and stream.is_files:
-            problem = stream.checkpoint and checkpoints.mismatch(
-                stream.checkpoint, str(stream.filepath)
-            )
+        if stream.checkpoint and stream.output:
+            problem = checkpoints.mismatch(stream.checkpoint, stream.output)
             if problem:
                 below = topology.downstream(name)
                 also = f" (with {' and '.join(below)}, which read it)" if below else ""

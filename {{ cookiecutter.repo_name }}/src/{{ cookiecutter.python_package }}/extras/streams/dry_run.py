@@ -117,9 +117,7 @@ class _Description:
             sink.save(data)
             self.streams[name] = sink
             return
-        if getattr(data, "isStreaming", False):
-            checks.refuse_stream_to_nowhere(name, topology.pipeline, topology.catalog)
-            checks.refuse_stream_into_batch(sink)
+        checks.refuse_misdirected(name, data, topology.pipeline, topology.catalog)
         self._made[name] = data
 
 

@@ -4,6 +4,10 @@ import re
 from typing import Any
 
 import click
+from py4j.protocol import Py4JJavaError
+
+TROUBLE = (OSError, Py4JJavaError)  # of a disk or a store, with our own small files
+SECRET = "password|secret|token|jaas|credential|access.?key"
 
 # What a second try cannot mend: a plan, a schema or a checkpoint that does not fit,
 # a value that does not convert, Python code of the user's. All else may pass: a full
@@ -14,7 +18,7 @@ FINAL = re.compile(
     r"|NumberFormatException|ArithmeticException|DateTimeException|ClassCastException"
     r"|IndexOutOfBoundsException|NoSuchElementException|CheckpointOffsets"
 )
-SECRET = re.compile(r"((?:password|secret|token|access.?key)\s*[=:]\s*)[^\s&,;]+", re.I)
+SECRET_VALUE = re.compile(rf"((?:{SECRET})\s*[=:]\s*)[^\s&,;]+", re.IGNORECASE)
 CLASSES = re.compile(r"^(?:Caused by: )?((?:[a-z]\w*\.)+[A-Z][\w$]*)", re.MULTILINE)
 PYTHON_MISTAKES = (
     ArithmeticError,
@@ -44,7 +48,7 @@ def first_sentence(error: BaseException) -> str:
     java: Any = getattr(error, "java_exception", None)
     text = str(java.getMessage() or java.toString()) if java else str(error)
     line = _users_own_error(text) or text.strip().split("\n")[0].removesuffix(";")
-    return SECRET.sub(r"\1***", line)
+    return SECRET_VALUE.sub(r"\1***", line)
 
 
 def _users_own_error(text: str) -> str | None:

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JJavaError
-
 from ..datasets import StreamSink
 from . import checks, locks
-from .errors import StreamsError, first_sentence
+from .errors import TROUBLE, StreamsError, first_sentence
 from .files import at
 from .session import shown
 from .status import size
@@ -36,7 +34,7 @@ class Reset:
                 at(place).delete()
             for lock in held:
                 lock.release()
-        except (OSError, Py4JJavaError) as error:
+        except TROUBLE as error:
             raise StreamsError(
                 f"not all was deleted: {first_sentence(error)}; once that is mended, "
                 "type the same again"
@@ -53,8 +51,9 @@ def plan_reset(names: tuple[str, ...], topology: Topology) -> Reset:
     checks.refuse(checks.locked(streams))
     places = [p for s in streams.values() for p in (s.checkpoint, s.output) if p]
     there = [place for place in places if at(place).exists()]
-    mine = [s.checkpoint for s in streams.values() if s.checkpoint in there]
-    return Reset(there, [c for c in mine if c], list(_remarks(streams, topology)))
+    checkpoints = {stream.checkpoint for stream in streams.values()}
+    mine = [place for place in there if place in checkpoints]
+    return Reset(there, mine, list(_remarks(streams, topology)))
 
 
 def _remarks(streams: dict[str, StreamSink], topology: Topology) -> Iterator[str]:

@@ -46,7 +46,7 @@ def _status(name: str, topology: Topology) -> dict[str, Any]:
         "offsets": position.offsets,
         "files_read": files[0] if files else None,
         "files_behind": files[1] if files else None,
-        "state_bytes": position.state_bytes,
+        "state_bytes": checkpoints.state_bytes(checkpoint),
         "last_batch": progress.get("batch"),
         "last_error": progress.get("error"),
     }

@@ -10,14 +10,13 @@ from pyspark.sql.streaming import StreamingQuery
 
 from ..datasets import HeldBack, StreamSink
 from . import checkpoints, locks
-from .errors import first_sentence, is_final
+from .errors import TROUBLE, first_sentence, is_final
 from .files import at
 from .reports import Batch, Reports
 from .settings import RunSettings
 
 logger = logging.getLogger(__name__)
 
-TROUBLE = (OSError, Py4JJavaError)  # of a disk or a store, with our own small files
 LONGEST_WAIT = 300.0  # seconds between two restarts
 LAG_EVERY = 5.0  # seconds between two counts of the files that wait
 

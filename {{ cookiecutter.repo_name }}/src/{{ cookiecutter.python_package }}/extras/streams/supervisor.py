@@ -5,11 +5,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from . import locks
-from .errors import StreamsError, first_sentence, listed
+from .errors import TROUBLE, StreamsError, first_sentence, listed
 from .progress import Progress
 from .reports import Reports
 from .session import where_the_trace_is
@@ -62,7 +62,7 @@ class Supervisor:
                 "Spark's Java process has ended: it was killed, or ran out of memory "
                 f"(spark.driver.memory in spark.yml); see {where_the_trace_is()}"
             ) from error
-        except (OSError, Py4JJavaError) as error:
+        except TROUBLE as error:
             raise StreamsError(
                 f"the run cannot go on: {first_sentence(error)}; see "
                 f"{where_the_trace_is()}"
