@@ -17,7 +17,7 @@ from pathlib import Path
 
 from conftest import Project, new_project
 
-FILES = 4  # that arrive before every start
+FILES = 2  # that arrive before every start
 ROWS = 25  # of each
 EARLY = 0.2  # of the runs die before their streams have started
 LONGEST = 12.0  # seconds that a run may live, or its streams
