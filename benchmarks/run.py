@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import yaml
@@ -38,6 +39,7 @@ def main(chosen: list[str]) -> int:
         "streams": many_streams,
         "supervisor": against_a_bare_wait,
         "stop": time_to_stop,
+        "messages": messages,
     }
     file = HERE / "results.json"
     results = json.loads(file.read_text()) if file.exists() else {}
@@ -240,15 +242,21 @@ def against_a_bare_wait(scratch: Path) -> list[dict]:
     say(f"{count} streams, supervised and merely waited for; seven minutes")
     readings = make_readings(scratch / "tiny", files=1, rows=10)
     folder = new_project(scratch / "supervised", readings)
+    return [compared(count, measured_by("supervised.py", folder, str(count)))]
+
+
+def measured_by(script: str, folder: Path, *arguments: str) -> Any:
+    """Run a script with a project's code, and return what it printed last."""
+    paths = [folder / "src", HERE.parent / "tests"]
     printed = subprocess.run(
-        [sys.executable, HERE / "supervised.py", folder, str(count)],
+        [sys.executable, HERE / script, folder, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder / "src")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
         check=True,
         stdout=subprocess.PIPE,
         text=True,
     ).stdout
-    return [compared(count, json.loads(printed.strip().split("\n")[-1]))]
+    return json.loads(printed.strip().split("\n")[-1])
 
 
 def compared(count: int, pairs: list[list[float]]) -> dict:
@@ -301,6 +309,50 @@ def time_to_stop(scratch: Path) -> list[dict]:
             f"median of {ROUNDS}; the slowest took {max(took):.1f} s",
         )
     ]
+
+
+# --- messages of Kafka -------------------------------------------------------
+
+
+def messages(scratch: Path) -> list[dict]:
+    """Messages decoded by the project and by hand; latency; ten sinks of one topic."""
+    readings = make_readings(scratch / "tiny", files=1, rows=10)
+    measured = measured_by("messages.py", new_project(scratch / "kafka", readings))
+    latency, sinks = measured["latency"], measured["sinks"]
+    (half, most), (half_by_hand, most_by_hand) = latency["ours"], latency["by hand"]
+    return [
+        decoded("Kafka, JSON to parquet", measured["json"], 0.98),
+        decoded("Kafka, Avro of one schema to parquet", measured["avro"], 0.98),
+        decoded("Kafka, Avro of two registered versions", measured["mixed_ids"]),
+        decoded("Kafka, Avro of a version new to the stream", measured["new_id"]),
+        result(
+            "Kafka to Kafka, seconds a message takes at 1,000 a second",
+            half / half_by_hand,
+            "reported",
+            True,
+            f"p50 {half:.2f} s against {half_by_hand:.2f} s by hand, "
+            f"p99 {most:.2f} s against {most_by_hand:.2f} s",
+        ),
+        result(
+            "seconds that ten sinks of one topic take, against ten by hand",
+            sinks["ours"] / sinks["by hand"],
+            "reported",
+            True,
+            f"{sinks['ours']:.1f} s against {sinks['by hand']:.1f} s",
+        ),
+    ]
+
+
+def decoded(what: str, speeds: dict[str, float], least: float = 0.0) -> dict:
+    """Compare rows per second with those of hand-written PySpark."""
+    ratio = speeds["ours"] / speeds["by hand"]
+    return result(
+        f"{what}: rows per second, against by hand",
+        ratio,
+        f"at least {least}" if least else "reported",
+        ratio >= least,
+        f"{speeds['ours']:,.0f} against {speeds['by hand']:,.0f}",
+    )
 
 
 # --- what they share ---------------------------------------------------------

@@ -15,12 +15,13 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from conftest import Project, new_project
+from conftest import Project, new_project, wait_until
 
 FILES = 2  # that arrive before every start
 ROWS = 25  # of each
 EARLY = 0.2  # of the runs die before their streams have started
-LONGEST = 12.0  # seconds that a run may live, or its streams
+LATE = 0.5  # of the runs die after a batch, on however slow a machine
+LONGEST = 12.0  # seconds that a run may still live then
 PRODUCTS = [f"VEG-{number:02}" for number in range(10)]
 ONE_FILE = "    maxFilesPerTrigger: 1\n"
 COPY = '''"""int.new_inventory -> copied: a file sink behind a file sink."""
@@ -97,20 +98,31 @@ class Chaos:
     def live_and_die(self) -> None:
         """Start a run, and kill all its processes at a random moment.
 
-        Of five, one dies while Spark starts, and four while batches are written.
+        Of ten, two die while Spark starts, three from the start of the streams on, and
+        five once a batch was committed.
         """
-        early = self._random.random() < EARLY
+        kind = self._random.random()
         moment = self._random.uniform(0, LONGEST)
+        before = self._commits
         with self._project.live("--pipelines=inventory,copy") as run:
-            if not early:
+            if kind > EARLY:
                 run.says("Starting copied")
+            if kind > 1 - LATE:
+                wait_until(
+                    lambda: self._commits > before or run.process.poll() is not None,
+                    "a batch",
+                )
             try:
                 code = run.process.wait(timeout=moment)
             except subprocess.TimeoutExpired:
                 run.kill()
             else:
                 sys.exit(f"the run ended by itself, with {code}:\n{run.text}")
-        self.commits_at_kill.append(self._project.commits("int_new_inventory"))
+        self.commits_at_kill.append(self._commits)
+
+    @property
+    def _commits(self) -> int:
+        return self._project.commits("int_new_inventory")
 
     def finish(self) -> None:
         """Read what is left, without disturbance."""
@@ -171,7 +183,8 @@ def attack(folder: Path, kills: int, seed: int) -> tuple[Chaos, dict]:
     for number in range(kills):
         chaos.feed()
         chaos.live_and_die()
-        print(f"kill {number + 1} of {kills}, {chaos.commits_at_kill[-1]} commits kept")
+        kept = chaos.commits_at_kill[-1]
+        print(f"kill {number + 1} of {kills}, {kept} commits kept", flush=True)
     chaos.feed()
     chaos.finish()
     return chaos, chaos.report()

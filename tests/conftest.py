@@ -6,55 +6,26 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pexpect
 import psutil
 import pytest
+import servers
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from shell import DEADLINE, ROOT, ok, sh, wait_until
 
-ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 BOUNDED = "--params=streams.until=caught_up"
-DEADLINE = 120  # seconds; only ever reached by a failure
 
 # Short, long, and with a hyphen.
 NAMES = ["Ox", "Refrigerated Goods Warehouse Monitoring And Forecasting", "cold-store"]
-
-
-def sh(*command: object, cwd: Path | None = None, env: dict | None = None, **kwargs):
-    """Run a command to its end; the caller looks at code and output."""
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        **kwargs,
-    )
-
-
-def ok(*command: object, **kwargs) -> str:
-    """Run a command that must succeed, and return what it printed."""
-    result = sh(*command, **kwargs)
-    output = result.stdout + result.stderr
-    assert result.returncode == 0, f"{command} exited {result.returncode}:\n{output}"
-    return output
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition, and fail with its name when it does not come."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -270,7 +241,7 @@ def code(pristine) -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session")
-def spark(code, tmp_path_factory):
+def spark(code, pristine, tmp_path_factory):
     """One session for all tests of this process, with the project's own settings."""
     settings = {
         "spark.master": "local[2]",
@@ -280,8 +251,38 @@ def spark(code, tmp_path_factory):
         "spark.ui.enabled": False,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.jars.excludes": "org.apache.hadoop:hadoop-client-api,"
+        "org.apache.hadoop:hadoop-client-runtime",
+        "packages": {
+            "kafka": code.session.spark_package("spark-sql-kafka-0-10"),
+            "avro": code.session.spark_package("spark-avro"),
+        },
     }
     code.session.configure(settings, ROOT / ".cache")
-    session = code.session.get_spark()
+    workers_find = {"PYTHONPATH": str(pristine.folder / "src")}
+    # Two downloads into one folder would spoil it.
+    with servers.one_at_a_time(), mock.patch.dict(os.environ, workers_find):
+        session = code.session.get_spark("kafka", "avro")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(pristine, tmp_path_factory):
+    """The broker of the project's own command, shared by the tests of this process."""
+    project = pristine.copy(tmp_path_factory.mktemp("broker"))
+    with servers.broker_of(project, servers.free_port()) as (broker, _):
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_jars(kafka, tmp_path_factory) -> Path:
+    """The jars that the broker runs from."""
+    return next(tmp_path_factory.getbasetemp().glob("broker*/cold-store/.kafka/jars"))
+
+
+@pytest.fixture(scope="session")
+def secured(kafka_jars, tmp_path_factory) -> Iterator[servers.SecureKafka]:
+    """A broker that wants a password at one port, and shows a certificate at another."""
+    with servers.secure_broker(kafka_jars, tmp_path_factory.mktemp("secure")) as broker:
+        yield broker

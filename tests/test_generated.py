@@ -11,9 +11,12 @@ FILES = """
 .github/workflows/ci.yml
 .gitignore
 README.md
+compose.yml
 conf/base/catalog.yml
 conf/base/parameters.yml
 conf/base/spark.yml
+conf/kafka/catalog.yml
+conf/kafka/globals.yml
 conf/local/.gitkeep
 conf/logging.yml
 data/01_raw/products/products.csv
@@ -24,6 +27,7 @@ data/01_raw/stream/sensor/readings_01.csv
 data/01_raw/stream/sensor/readings_02.csv
 data/01_raw/stream/sensor/readings_03.csv
 data/01_raw/stream/sensor/readings_04.csv
+docs/cookbook.md
 docs/grafana_dashboard.json
 docs/prometheus_alerts.yml
 docs/table.svg
@@ -34,7 +38,13 @@ src/PACKAGE/cli.py
 src/PACKAGE/extras/__init__.py
 src/PACKAGE/extras/datasets/__init__.py
 src/PACKAGE/extras/datasets/arguments.py
+src/PACKAGE/extras/datasets/avro.py
+src/PACKAGE/extras/datasets/kafka.py
+src/PACKAGE/extras/datasets/malformed.py
 src/PACKAGE/extras/datasets/micro_batch_dataset.py
+src/PACKAGE/extras/datasets/payload.py
+src/PACKAGE/extras/datasets/registry.py
+src/PACKAGE/extras/datasets/schemas.py
 src/PACKAGE/extras/datasets/spark_streaming_dataset.py
 src/PACKAGE/extras/datasets/stream_sink.py
 src/PACKAGE/extras/streams/__init__.py
@@ -42,7 +52,9 @@ src/PACKAGE/extras/streams/checkpoints.py
 src/PACKAGE/extras/streams/checks.py
 src/PACKAGE/extras/streams/dry_run.py
 src/PACKAGE/extras/streams/errors.py
+src/PACKAGE/extras/streams/feed.py
 src/PACKAGE/extras/streams/files.py
+src/PACKAGE/extras/streams/local_kafka.py
 src/PACKAGE/extras/streams/locks.py
 src/PACKAGE/extras/streams/log4j2.properties
 src/PACKAGE/extras/streams/plans.py
@@ -64,6 +76,9 @@ src/PACKAGE/pipelines/__init__.py
 src/PACKAGE/pipelines/inventory/__init__.py
 src/PACKAGE/pipelines/inventory/nodes.py
 src/PACKAGE/pipelines/inventory/pipeline.py
+src/PACKAGE/pipelines/malformed/__init__.py
+src/PACKAGE/pipelines/malformed/nodes.py
+src/PACKAGE/pipelines/malformed/pipeline.py
 src/PACKAGE/pipelines/sensor/__init__.py
 src/PACKAGE/pipelines/sensor/nodes.py
 src/PACKAGE/pipelines/sensor/pipeline.py
@@ -74,6 +89,9 @@ tests/test_inventory.py
 tests/test_run.py
 tests/test_sensor.py
 """
+
+
+WRITTEN = ("conf/local/", "dist/", "logs/")  # by the user, or by a run
 
 
 def files_of(project) -> list[str]:
@@ -154,7 +172,7 @@ def test_every_path_a_readme_names_exists(generated, where):
         path = path.replace("<package>", generated.package)
         places = (ROOT, generated.folder, generated.folder / "src")
         exists = any((place / path).exists() for place in places)
-        written = path.rstrip("/") in catalog or path.startswith(("logs/", "dist/"))
+        written = path.rstrip("/") in catalog or path.startswith(WRITTEN)
         is_dataset = re.search(rf"^{re.escape(path)}:", catalog, re.MULTILINE)
         assert exists or written or is_dataset, f"{readme} names {path}"
 
@@ -189,6 +207,14 @@ def commands_of(readme: Path) -> set[str]:
     return {line for line in lines if re.match("(cat|cd|kedro|make|pip|rm) ", line)}
 
 
+KAFKA = {
+    'pip install -e ".[kafka]"': "test_kafka_runs.py: a broker of one's own",
+    "kedro streams broker": "test_kafka_runs.py: a broker of one's own",
+    "kedro run --env=kafka": "test_kafka_runs.py: the environment",
+    "kedro streams feed --env=kafka": "test_kafka_runs.py: the environment",
+}
+
+
 def test_every_command_of_its_readme_is_one_that_the_tests_run(pristine):
     commands = commands_of(pristine.folder / "README.md")
     tested = {
@@ -204,6 +230,7 @@ def test_every_command_of_its_readme_is_one_that_the_tests_run(pristine):
         "kedro ipython": "test_runs.py: notebook",
         "kedro package": "test_runs.py: packaged",
         'pip install -e ".[viz]" && kedro viz': "test_runs.py: viz",
+        **KAFKA,
         "kedro streams status": "test_supervision.py: seeing",
         "kedro streams reset processed.sensor": "test_supervision.py: starting over",
     }
@@ -217,5 +244,6 @@ def test_every_command_of_the_starters_readme_is_one_that_the_tests_run():
         "pip install .": "test_starter.py: wheels",
         'kedro new --starter=spark-streaming --name="Cold Store"': "test_starter.py",
         "cd cold-store && pip install -e . && kedro run": "test_runs.py: the demo, live",
+        **KAFKA,
     }
     assert commands_of(ROOT / "README.md") == tested.keys()

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import urllib.request
 from pathlib import Path
 
 import pexpect
@@ -19,6 +18,7 @@ from conftest import (
     ok,
     wait_until,
 )
+from shell import fetch
 from test_runs import (
     SENSOR,
     STOCK,
@@ -482,11 +482,6 @@ def test_prometheus_gets_every_figure_of_the_dashboard_and_the_alerts(project):
             assert [f for f in found if f"_{stream}_" in f], (name, stream)
     for stream in ("int.new_inventory", "processed.sensor", "processed.stock"):
         assert stream in streaming
-
-
-def fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return answer.read().decode()
 
 
 def streams_status(project: Project) -> dict[str, dict]:

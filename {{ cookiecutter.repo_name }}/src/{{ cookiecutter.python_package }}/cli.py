@@ -12,8 +12,11 @@ from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
 from kedro.pipeline import Pipeline
 
+from .extras.streams import local_kafka
 from .extras.streams.dry_run import dry_run
+from .extras.streams.feed import send_samples
 from .extras.streams.reset import plan_reset
+from .extras.streams.session import project_path
 from .extras.streams.status import status as status_of
 from .extras.streams.status import told
 from .extras.streams.topology import Topology
@@ -80,6 +83,29 @@ def reset(names: tuple[str, ...], env: str | None, yes: bool) -> None:
         elif yes or click.confirm("Delete it?"):
             plan.carry_out()
             click.echo("Deleted; the next run starts over.")
+
+
+@streams.command()
+@click.option("--env", "-e", default="kafka", show_default=True)
+@click.option("--port", type=int, help="[default: as the catalog says]")
+def broker(env: str, port: int | None) -> None:
+    """Run a Kafka on this machine, with the topics of the catalog, until Ctrl-C."""
+    with _topology(env) as topology:
+        address = local_kafka.address_of(topology, port)
+        folder = project_path() / ".kafka"
+        topics = local_kafka.topics_of(topology)
+    local_kafka.run_broker(folder, address, topics, click.echo)
+
+
+@streams.command()
+@env_option
+@click.option("--rate", default=5, show_default=True, help="Rows a second, a source.")
+@click.option("--now", is_flag=True, help="Move times so that the newest is now.")
+def feed(env: str | None, rate: int, now: bool) -> None:
+    """Send the rows of the sample files to where the streams read."""
+    with _topology(None) as samples, _topology(env) as targets:
+        for line in send_samples(samples, targets, rate, now):
+            click.echo(line)
 
 
 @contextmanager

@@ -50,6 +50,17 @@ def refuse_unknown(cls: type, config: dict[str, Any]) -> None:
             raise DatasetError(f"key '{key}' is not known here; {hint}")
 
 
+def refuse_unknown_keys(config: Any, known: tuple[str, ...], where: str) -> None:
+    """Refuse keys of a mapping inside a catalog entry that mean nothing there."""
+    if not isinstance(config, dict):
+        raise DatasetError(f"{where} is {config!r}; write {known[0]}: ... under it")
+    for key in config:
+        if key not in known:
+            nearest = _nearest(key, known)
+            hint = f"write {nearest}" if nearest else f"known: {', '.join(known)}"
+            raise DatasetError(f"'{key}' means nothing in {where}; {hint}")
+
+
 def refuse_writer_keys(load_args: dict[str, Any]) -> None:
     """Refuse what belongs under ``save_args`` and does nothing under ``load_args``."""
     spellings = {k: v for k, v in OTHER_SPELLINGS.items() if k != "mode"}

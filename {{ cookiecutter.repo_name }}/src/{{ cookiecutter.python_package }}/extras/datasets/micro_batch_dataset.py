@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from . import arguments
-from .stream_sink import HeldBack, StreamSink
+from .stream_sink import StreamSink
 
 
 class MicroBatchDataset(StreamSink):
@@ -73,25 +73,18 @@ class MicroBatchDataset(StreamSink):
         return self._datasets[0].load()
 
     def _start(self, writer: DataStreamWriter) -> StreamingQuery:
-        return writer.foreachBatch(self._save_batch).start()
-
-    def _save_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """Save a batch; remember the error, of which Spark keeps only the text."""
-        try:
-            if self.last_batch is not None and batch_id > self.last_batch:
-                raise HeldBack(f"batch {batch_id} is left to the next run")
-            self._save_everywhere(batch)
-        except Exception as error:
-            self.failure = error
-            raise
+        return self._start_gated(writer, self._save_everywhere)
 
     def _save_everywhere(self, batch: DataFrame) -> None:
-        batch.persist()  # so that several datasets do not compute it several times
+        is_shared = len(self._datasets) > 1
+        if is_shared:
+            batch.persist()  # so that the second does not compute it once more
         try:
             for dataset in self._datasets:
                 dataset.save(_frame_for(dataset, batch))
         finally:
-            batch.unpersist()
+            if is_shared:
+                batch.unpersist()
 
     def _exists(self) -> bool:
         return self._datasets[0].exists()

@@ -1,9 +1,9 @@
 """A folder, a topic or a table as a stream."""
 
-import json
 import logging
 import re
-from copy import deepcopy
+from collections.abc import Iterator
+from copy import copy, deepcopy
 from typing import Any
 
 from kedro.io import DatasetError
@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 from ..streams.errors import SECRET, first_sentence
 from ..streams.files import at, is_remote
 from ..streams.session import get_spark, is_running, package_for
-from . import arguments
+from . import arguments, kafka, malformed, schemas
+from .payload import Payload, nested_in_csv
 from .stream_sink import StreamSink
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ TABLE_FORMATS = {"delta", "iceberg"}  # they recognise a batch that comes again
 ONLY_SOURCES = {"binaryfile", "rate", "rate-micro-batch", "socket"}
 FIXED_SCHEMA = {"binaryfile", "text"}
 GLOB = re.compile(r"[*?\[{]")
-SCHEMA_ADVICE = "it should hold what frame.schema.json() gives"
+MESSAGE_COLUMNS = {"key", "value", "topic", "partition", "headers"}
 
 
 class SparkStreamingDataset(StreamSink):
@@ -54,7 +55,22 @@ class SparkStreamingDataset(StreamSink):
     ```
 
     With ``streaming: false`` an entry is read as a table: ``load`` gives what is
-    there now, as an ordinary DataFrame.
+    there now, as an ordinary DataFrame. With ``malformed_only: true`` it gives what
+    does not fit the schema, as it came, and why.
+
+    Messages of Kafka become columns, and columns messages, by their ``payload``:
+
+    ```yaml
+    raw.readings:
+      type: {{ cookiecutter.python_package }}.extras.datasets.SparkStreamingDataset
+      file_format: kafka
+      load_args: {kafka.bootstrap.servers: "127.0.0.1:9092", subscribe: readings}
+      payload:
+        format: json                  # | avro | csv | text | binary
+        schema: sensor_id STRING, value DOUBLE, read_at TIMESTAMP
+        malformed: fail               # | drop | keep, for an entry with malformed_only
+        keep: [key, timestamp]        # message_key and message_timestamp, too
+    ```
     """
 
     def __init__(  # noqa: PLR0913 - the keys of a catalog entry
@@ -64,6 +80,8 @@ class SparkStreamingDataset(StreamSink):
         filepath: str | None = None,
         table: str | None = None,
         streaming: bool = True,
+        malformed_only: bool = False,
+        payload: dict[str, Any] | None = None,
         load_args: dict[str, Any] | None = None,
         save_args: dict[str, Any] | None = None,
         credentials: dict[str, Any] | None = None,
@@ -77,6 +95,8 @@ class SparkStreamingDataset(StreamSink):
             filepath: Folder of a file format.
             table: Name of a table, instead of ``filepath``.
             streaming: False to read as a table, not as a stream.
+            malformed_only: True to read just what does not fit the schema.
+            payload: How the value of a Kafka message becomes columns, and back.
             load_args: ``schema``, and options of Spark's reader.
             save_args: ``output_mode``, ``checkpoint``, ``trigger``, ``query_name``,
                 ``partition_by``, and options of Spark's writer.
@@ -90,6 +110,7 @@ class SparkStreamingDataset(StreamSink):
         self.table = table
         self.metadata = metadata
         self._streaming = streaming
+        self.malformed_only = malformed_only
         self._load_args = deepcopy(load_args or {})
         self._save_args = deepcopy(save_args or {})
         self._credentials = deepcopy(credentials or {})
@@ -98,8 +119,57 @@ class SparkStreamingDataset(StreamSink):
         arguments.refuse_writer_keys(self._load_args)
         self._configure_sink(self._save_args)
         self._refuse_impossible_sink()
-        if isinstance(self._schema, dict) and "filepath" not in self._schema:
-            self._schema = _struct(self._schema, "schema")
+        self._schema = schemas.understood(self._schema)
+        self._payload = self._understood(payload)
+
+    def _understood(self, payload: dict[str, Any] | None) -> Payload | None:
+        """Refuse what Kafka's options get wrong, and a payload without Kafka."""
+        if self.is_kafka:
+            kafka.refuse_foreign(self._load_args, "load_args")
+            kafka.refuse_foreign(self._options(), "save_args")
+            kafka.refuse_misplaced(self._load_args, self._save_args)
+            if self._schema:
+                raise DatasetError(
+                    "load_args.schema does nothing with file_format kafka, whose "
+                    "messages have columns of their own; move it under payload"
+                )
+        elif payload:
+            raise DatasetError(
+                "payload says how messages of Kafka become columns, and file_format is "
+                f"'{self.file_format}'; remove it, or write file_format: kafka"
+            )
+        if self.malformed_only:
+            malformed.refuse_where_unknown(self.file_format, payload)
+        return Payload(payload, self._credentials) if payload else None
+
+    @property
+    def is_kafka(self) -> bool:
+        """Whether rows come and go as messages of Kafka."""
+        return self.file_format.lower() == "kafka"
+
+    @property
+    def keeps_malformed(self) -> bool:
+        """Whether what does not fit is left out here, for another entry to store."""
+        return self._payload is not None and self._payload.malformed == "keep"
+
+    @property
+    def exchange(self) -> str | None:
+        """What a stream writes and another may read: a folder, a table, a topic."""
+        topics = self.topics
+        named = f"topic {topics[0]}" if len(topics) == 1 else None
+        return self.filepath or self.table or named
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of Kafka that are read or written here, where they are named."""
+        if not self.is_kafka:
+            return []
+        return kafka.topics({**self._save_args, **self._load_args})
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """All options, with secrets: for asking whether a broker has the topics."""
+        return {**self._save_args, **self._load_args, **self._credentials}
 
     @property
     def is_stream(self) -> bool:
@@ -164,28 +234,59 @@ class SparkStreamingDataset(StreamSink):
 
     def load(self) -> DataFrame:
         """Describe the stream; Spark reads nothing yet."""
-        spark = get_spark(self.file_format)
+        spark = get_spark(*self.formats)
         reader: Any = spark.readStream if self._streaming else spark.read
         reader = reader.format(self.file_format).options(**self._load_args)
-        reader = reader.options(**self._credentials)
+        reader = reader.options(**self._secrets())
         try:
             if self.table:
                 self._register_table(spark, schema=None)
                 return reader.table(self.table)
+            if self._payload:
+                return self._decoded(reader, self._payload)
             if self.is_files:
                 self._require_folder()
-            return self._with_schema(reader, spark).load(self.filepath)
+            reader = self._with_schema(reader, spark)
+            if self.malformed_only:
+                return malformed.lines(reader, self._schema, self.filepath)
+            return reader.load(self.filepath)
         except Exception as error:
             raise self._explained(error) from error
 
+    def _decoded(self, reader: Any, payload: Payload) -> DataFrame:
+        if payload.needs_headers:
+            reader = reader.option("includeHeaders", True)
+        written = self._data.schema if self._data is not None else None
+        if self.malformed_only:
+            return payload.rejected(reader.load(), written)
+        return payload.decode(reader.load(), self.name or "payload", written)
+
+    @property
+    def formats(self) -> set[str]:
+        """The formats that Spark must know, some of which come in packages."""
+        avro = {"avro"} if self._payload and self._payload.format == "avro" else set()
+        return {self.file_format, *avro}
+
+    def outgoing(self, rows: DataFrame) -> DataFrame:
+        """Turn rows into what Spark's writer wants: messages, if there is a payload."""
+        if self._payload is None:
+            return rows
+        return self._payload.encode(rows, next(iter(self.topics), None))
+
     def _start(self, writer: DataStreamWriter) -> StreamingQuery:
-        options = {k: v for k, v in self._save_args.items() if _is_option(k)}
-        writer = writer.format(self.file_format).options(**options)
-        writer = writer.options(**self._credentials)
+        if self.is_kafka and not self.continuous:
+            return self._start_gated(writer, self._send)
+        writer = writer.format(self.file_format).options(**self._options())
+        writer = writer.options(**self._secrets())
         if self.table:
             self._register_table(get_spark(), schema=self.data.schema)
             return writer.toTable(self.table)
         return writer.start(self.filepath)
+
+    def _send(self, batch: DataFrame) -> None:
+        """Send a batch whose messages a replay would send again: so never half of it."""
+        writer = batch.write.format(self.file_format).options(**self._options())
+        writer.options(**self._secrets()).save()
 
     def save(self, data: DataFrame) -> None:
         """Start the query and keep its handle; inside a run, only describe it."""
@@ -201,11 +302,52 @@ class SparkStreamingDataset(StreamSink):
             )
         super().save(data)
 
+    def unstorable(self, schema: StructType) -> Iterator[str]:
+        """Find columns that the format has no place for."""
+        if self.file_format.lower() == "csv":
+            yield from nested_in_csv(schema, "file_format: parquet")
+        if self.is_kafka:
+            yield from self._unsendable(schema)
+
+    def _unsendable(self, schema: StructType) -> Iterator[str]:
+        routes = self._payload.routes if self._payload else schema.names
+        if "topic" not in routes and not kafka.topics(self._save_args):
+            yield (
+                "no topic is named; add topic: NAME to save_args, or payload.topic, a "
+                "column that names it"
+            )
+        if self._payload:
+            yield from self._payload.unstorable(schema)
+            return
+        lost = [name for name in schema.names if name not in MESSAGE_COLUMNS]
+        if lost or "value" not in schema.names:
+            what = f"{', '.join(lost)} would be lost" if lost else "there is no value"
+            yield (
+                "without a payload only the columns key, value, topic, partition and "
+                f"headers are sent, and {what}; "
+                "add payload: {format: json}"
+            )
+
+    def as_table(self, **options: Any) -> DataFrame:
+        """Read what is there now, and not as a stream."""
+        entry = copy(self)
+        entry._streaming = False
+        entry._load_args = {**self._load_args, **options}
+        return entry.load()
+
+    def _options(self) -> dict[str, Any]:
+        """What of ``save_args`` is for Spark's writer."""
+        keys = self._save_args.keys() - set(arguments.SINK_KEYS)
+        return {key: self._save_args[key] for key in keys}
+
+    def _secrets(self) -> dict[str, Any]:
+        """What of the credentials is for Spark; the registry's are not."""
+        given = self._credentials
+        return {k: v for k, v in given.items() if not k.startswith("registry.")}
+
     def _with_schema(self, reader: Any, spark: SparkSession) -> Any:
         """Give the reader its schema, wherever it is written down."""
-        schema = self._schema
-        if isinstance(schema, dict):
-            self._schema = schema = _schema_from_file(schema["filepath"])
+        schema = self._schema = schemas.loaded(self._schema)
         has_none = schema is None and self.file_format.lower() not in FIXED_SCHEMA
         if has_none and self._streaming and self.is_files:
             self._schema = schema = self._guessed_schema(spark)
@@ -272,10 +414,7 @@ class SparkStreamingDataset(StreamSink):
                 "it from; write it down, e.g. schema: sku STRING, units INT under load_args"
             )
         if isinstance(error, ParseException):
-            return DatasetError(
-                f"schema '{self._schema}' is not understood ({text}); write columns as "
-                "'name TYPE, name TYPE', e.g. sku STRING, units INT"
-            )
+            return DatasetError(schemas.not_understood(self._schema, error))
         if re.search("find (the )?data source", text):
             return DatasetError(self.missing_format())
         return DatasetError(f"Spark cannot read this: {text}")
@@ -342,13 +481,10 @@ class SparkStreamingDataset(StreamSink):
             "table": self.table,
             "streaming": self._streaming,
             "schema": self._schema,
+            "payload": self._payload and self._payload.format,
             "load_args": _without_secrets(self._load_args),
             "save_args": _without_secrets(self._save_args),
         }
-
-
-def _is_option(key: str) -> bool:
-    return key not in arguments.SINK_KEYS
 
 
 def _without_secrets(options: dict[str, Any]) -> dict[str, Any]:
@@ -356,31 +492,3 @@ def _without_secrets(options: dict[str, Any]) -> dict[str, Any]:
         key: "***" if re.search(SECRET, key, re.IGNORECASE) else value
         for key, value in options.items()
     }
-
-
-def _schema_from_file(filepath: str) -> StructType:
-    """Read a schema in Spark's JSON form, from wherever Spark can read."""
-    path = arguments.absolute(filepath)
-    text = at(path).read()
-    if text is None:
-        raise DatasetError(
-            f"schema file {path} does not exist; correct the filepath under schema, or "
-            "write the file with Path(filepath).write_text(frame.schema.json())"
-        )
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise DatasetError(
-            f"schema file {path} is not JSON ({error}); {SCHEMA_ADVICE}"
-        ) from error
-    return _struct(content, f"schema file {path}")
-
-
-def _struct(content: Any, where: str) -> StructType:
-    try:
-        return StructType.fromJson(content)
-    except Exception as error:
-        raise DatasetError(
-            f"{where} is JSON but not a schema; {SCHEMA_ADVICE}, that is a mapping with "
-            "type: struct and fields: a list of name, type, nullable, metadata"
-        ) from error

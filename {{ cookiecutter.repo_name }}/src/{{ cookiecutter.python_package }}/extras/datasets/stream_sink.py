@@ -1,11 +1,17 @@
 """What every sink of a stream has in common."""
 
+import socket
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kedro.io import AbstractDataset, DatasetError
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.types import StructType
 
 from . import arguments
 
@@ -34,6 +40,7 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
     failure: Exception | None = None  # why a batch was not written
 
     _data: DataFrame | None = None
+    _line: Any = None  # on which Java calls for each batch
 
     def __new__(cls, *_: Any, **config: Any) -> "StreamSink":
         """Refuse unknown keys here, where Kedro's own answer proposes no spelling."""
@@ -71,6 +78,19 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
     @abstractmethod
     def place(self) -> str:
         """Where rows go, for people to read."""
+
+    @property
+    def exchange(self) -> str | None:
+        """What a stream writes and another may read: a folder, a table, a topic."""
+        return None
+
+    def unstorable(self, schema: StructType) -> Iterator[str]:
+        """Find columns that there is no place for."""
+        yield from ()
+
+    def outgoing(self, rows: DataFrame) -> DataFrame:
+        """Turn rows into what Spark's writer wants."""
+        return rows
 
     @property
     def bears_a_cut(self) -> bool:
@@ -132,7 +152,7 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
 
     def start(self, *, available_now: bool = False) -> StreamingQuery:
         """Start the described stream; ``available_now`` ends it once it caught up."""
-        writer = self.data.writeStream.outputMode(self.output_mode)
+        writer = self.outgoing(self.data).writeStream.outputMode(self.output_mode)
         trigger = {"availableNow": True} if available_now else self._trigger
         if trigger:
             writer = writer.trigger(**trigger)
@@ -149,6 +169,42 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
     @abstractmethod
     def _start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Give the writer its destination and start it."""
+
+    def _start_gated(
+        self, writer: DataStreamWriter, write: Callable[[DataFrame], None]
+    ) -> StreamingQuery:
+        """Write batches with Python code, which can refuse to begin another one."""
+        self._hang_up()
+        return writer.foreachBatch(partial(self._write_batch, write)).start()
+
+    def _write_batch(
+        self, write: Callable[[DataFrame], None], batch: DataFrame, batch_id: int
+    ) -> None:
+        """Write a batch; remember the error, of which Spark keeps only the text."""
+        self._line = _line_of_this_thread()
+        try:
+            if self.last_batch is not None and batch_id > self.last_batch:
+                raise HeldBack(f"batch {batch_id} is left to the next run")
+            write(batch)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _hang_up(self) -> None:
+        """End the line on which an earlier query called, and its thread with it.
+
+        Java opens one for every query and leaves it open when the query has ended.
+        """
+        line, self._line = self._line, None
+        if line is not None and line.socket is not None:
+            with suppress(OSError):
+                line.socket.shutdown(socket.SHUT_RDWR)
+
+
+def _line_of_this_thread() -> Any:
+    """Return the connection on which Java has called this thread."""
+    client = getattr(SparkContext._gateway, "_gateway_client", None)
+    return client.get_thread_connection() if client else None
 
 
 def _kind(data: Any) -> str:

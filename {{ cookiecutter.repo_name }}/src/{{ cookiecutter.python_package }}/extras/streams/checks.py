@@ -13,9 +13,8 @@ from kedro.io import (
 )
 from kedro.pipeline import Pipeline
 from pyspark.sql import SparkSession
-from pyspark.sql.types import ArrayType, MapType, StructType
 
-from ..datasets import SparkStreamingDataset, StreamSink
+from ..datasets import SparkStreamingDataset, StreamSink, kafka
 from . import checkpoints, locks, plans
 from .errors import StreamsError, first_sentence, listed
 from .topology import Topology
@@ -38,6 +37,7 @@ def wrong_entries(topology: Topology) -> Iterator[str]:
         is_made = source.filepath in topology.folders_between
         if source.lacks_its_folder() and not is_made:
             yield f"{name}: {source.missing_folder()}"
+    yield from unkept(topology)
 
 
 def refuse_wrong_runner(run_params: dict[str, Any], catalog: CatalogProtocol) -> None:
@@ -97,9 +97,10 @@ def before_nodes(spark: SparkSession, topology: Topology) -> list[str]:
     streams = topology.streams
     made = {n for n, d in topology.sources.items() if d.lacks_its_folder()}
     free = {n: d for n, d in topology.sources.items() if n not in {*streams, *made}}
+    if problems := [*unknown_formats(spark, streams), *unreachable(topology)]:
+        return problems  # without them, Spark would only say so in other words
     return [
         *unreadable(free),
-        *unknown_formats(spark, streams),
         *unpaired(topology),
     ]
 
@@ -189,15 +190,36 @@ def impossible(spark: SparkSession, streams: Streams) -> Iterator[str]:
 def unstorable(streams: Streams) -> Iterator[str]:
     """Find columns that a format has no place for."""
     for name, stream in streams.items():
-        if getattr(stream, "file_format", "").lower() == "csv":
-            for field in stream.data.schema:
-                if isinstance(field.dataType, ArrayType | MapType | StructType):
-                    kind = field.dataType.typeName()
-                    yield (
-                        f"{name}: column {field.name} is of type {kind}, and csv has no "
-                        f"place for that; select its parts (e.g. {field.name}.start AS "
-                        "start), or set file_format: parquet"
-                    )
+        try:
+            for problem in stream.unstorable(stream.data.schema):
+                yield f"{name}: {problem}"
+        except DatasetError as error:  # a registry that refuses
+            yield f"{name}: {error}"
+
+
+def unreachable(topology: Topology) -> Iterator[str]:
+    """Find brokers that do not answer, or have no such topic."""
+    entries = {**topology.sources, **topology.streams}
+    yield from kafka.problems(
+        {
+            name: entry.connection
+            for name, entry in entries.items()
+            if isinstance(entry, SparkStreamingDataset) and entry.is_kafka
+        }
+    )
+
+
+def unkept(topology: Topology) -> Iterator[str]:
+    """Find entries that leave malformed messages to another one, which is not there."""
+    stored = {s.exchange for s in topology.entries_of_malformed()}
+    for name, source in topology.sources.items():
+        if source.keeps_malformed and source.exchange not in stored:
+            yield (
+                f"{name}: payload.malformed is keep, and no entry of the catalog reads "
+                f"what is malformed of {source.exchange}; add a copy of {name} with "
+                "malformed_only: true and a node that stores it, or write malformed: "
+                "fail, or drop"
+            )
 
 
 def changed(streams: Streams) -> Iterator[str]:

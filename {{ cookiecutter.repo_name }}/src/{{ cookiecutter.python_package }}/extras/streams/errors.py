@@ -1,13 +1,14 @@
 """The one error a user meets when streams cannot run."""
 
 import re
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 TROUBLE = (OSError, Py4JJavaError)  # of a disk or a store, with our own small files
-SECRET = "password|secret|token|jaas|credential|access.?key"
+SECRET = r"password|secret|token|jaas|credential|access.?key|keystore\.key|user\.info"
 
 # What a second try cannot mend: a plan, a schema or a checkpoint that does not fit,
 # a value that does not convert, Python code of the user's. All else may pass: a full
@@ -17,9 +18,15 @@ FINAL = re.compile(
     r"|NotCompatible|IllegalArgumentException|UnsupportedOperationException"
     r"|NumberFormatException|ArithmeticException|DateTimeException|ClassCastException"
     r"|IndexOutOfBoundsException|NoSuchElementException|CheckpointOffsets"
+    r"|RecordTooLargeException|KafkaIllegalStateException"
 )
 SECRET_VALUE = re.compile(rf"((?:{SECRET})\s*[=:]\s*)[^\s&,;]+", re.IGNORECASE)
-CLASSES = re.compile(r"^(?:Caused by: )?((?:[a-z]\w*\.)+[A-Z][\w$]*)", re.MULTILINE)
+MESSAGES_GONE = (
+    "Messages that this stream has not read yet are gone from Kafka: they were too old "
+    "for the topic's retention, or the topic was made anew; to go on with those that "
+    "are there, set failOnDataLoss: false in load_args, for one run"
+)
+CLASSES = re.compile(r"^(?:Caused by: |: )?((?:[a-z]\w*\.)+[A-Z][\w$]*)", re.MULTILINE)
 PYTHON_MISTAKES = (
     ArithmeticError,
     AssertionError,
@@ -48,6 +55,8 @@ def first_sentence(error: BaseException) -> str:
     java: Any = getattr(error, "java_exception", None)
     text = str(java.getMessage() or java.toString()) if java else str(error)
     line = _users_own_error(text) or text.strip().split("\n")[0].removesuffix(";")
+    if "not available in Kafka any more" in line:
+        line += f" {MESSAGES_GONE}"
     return SECRET_VALUE.sub(r"\1***", line)
 
 
@@ -64,12 +73,18 @@ def _users_own_error(text: str) -> str | None:
     return f"{' '.join(message)} ({lines[places[-1]].strip()})"
 
 
+def is_sparks(error: BaseException | None) -> TypeGuard[Exception]:
+    """Whether an error is Spark's own, and not of Python code around it."""
+    return isinstance(error, Py4JJavaError | PySparkException)
+
+
 def is_final(error: BaseException | None) -> bool:
     """Whether a stream that failed with this would only fail again."""
     while error is not None:
         if isinstance(error, PYTHON_MISTAKES):
             return True
-        trace = getattr(error, "_stackTrace", "")
+        is_java = isinstance(error, Py4JJavaError)
+        trace = str(error) if is_java else getattr(error, "_stackTrace", "")
         if any(FINAL.search(name) for name in CLASSES.findall(trace)):
             return True
         error = getattr(error, "_cause", None) or error.__cause__

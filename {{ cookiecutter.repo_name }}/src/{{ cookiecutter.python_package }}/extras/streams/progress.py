@@ -19,7 +19,16 @@ LOG_WIDTH = 140  # of a file or pipe; Kedro's handler would break lines at 80
 SLOW = 10  # rows/s; below it, the first decimal tells
 THOUSAND, MILLION = 1_000, 1_000_000
 REFRESH = 1.0  # seconds between two looks of the table
-HEADINGS = ("batch", "in/s", "done/s", "took", "behind", "kept", "watermark")
+HEADINGS = (
+    "batch",
+    "in/s",
+    "done/s",
+    "took",
+    "behind",
+    "kept",
+    "watermark",
+    "malformed",
+)
 
 
 class Progress:
@@ -91,6 +100,8 @@ def sentence(batch: Batch, behind: int | None) -> str:
         text += f", {batch.state_rows} rows of state"
     if batch.watermark:
         text += f", watermark {batch.watermark}"
+    if batch.malformed:
+        text += f", {batch.malformed} malformed messages left out so far"
     if batch.observed:
         text += f", {observed(batch.observed)}"
     return text
@@ -116,6 +127,7 @@ def _figures(batch: Batch | None, behind: int | None) -> dict[str, str]:
         "behind": _short(behind),
         "kept": _short(batch.state_rows),
         "watermark": (batch.watermark or "")[5:16].replace("T", " "),
+        "malformed": _short(batch.malformed or None),
     }
 
 

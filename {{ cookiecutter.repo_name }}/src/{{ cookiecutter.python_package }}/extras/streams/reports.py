@@ -13,9 +13,14 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
 )
 
+from ..datasets.payload import LEFT_OUT
+
 
 class Batch:
-    """A committed batch, in the words of Spark's report on it."""
+    """A committed batch, in the words of Spark's report on it.
+
+    ``malformed`` counts from the start of the run, so that none goes by unseen.
+    """
 
     def __init__(self, report: dict[str, Any]) -> None:
         self.number: int = report["batchId"]
@@ -24,7 +29,10 @@ class Batch:
         self.rows_in: float | None = report.get("inputRowsPerSecond")
         self.rows_done: float | None = report.get("processedRowsPerSecond")
         self.watermark: str | None = report.get("eventTime", {}).get("watermark")
-        self.observed: dict[str, Any] = report.get("observedMetrics", {})
+        observed = report.get("observedMetrics", {})
+        self.observed = {k: v for k, v in observed.items() if LEFT_OUT not in v}
+        left_out = [v[LEFT_OUT] for v in observed.values() if LEFT_OUT in v]
+        self.malformed: int | None = sum(left_out) if left_out else None
         kept = [operator["numRowsTotal"] for operator in report["stateOperators"]]
         self.state_rows: int | None = sum(kept) if kept else None
         behind = [_behind(source) for source in report["sources"]]
@@ -57,7 +65,10 @@ class Reports(StreamingQueryListener):
     def note(self, report: dict[str, Any]) -> None:
         """Remember a batch; Spark also reports that it has looked for data in vain."""
         if "addBatch" in report["durationMs"]:
-            self.batches[report["name"]] = Batch(report)
+            batch, before = Batch(report), self.batches.get(report["name"])
+            if batch.malformed is not None and before:
+                batch.malformed += before.malformed or 0
+            self.batches[report["name"]] = batch
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing: the last batch stays the last."""

@@ -36,6 +36,8 @@ AT_LAUNCH = {
     "spark.driver.extraJavaOptions",
     "spark.driver.memory",
     "spark.jars.excludes",
+    "spark.jars.ivy",
+    "spark.jars.ivySettings",
     "spark.jars.packages",
 }
 
@@ -149,14 +151,42 @@ def _start(settings: dict[str, Any]) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         session = _create(_not_decided_by_submit(settings))
     else:
-        _check_java()
+        check_java()
         logger.info("Starting Spark ...")
+        _announce_download(str(settings.get("spark.jars.packages", "")))
         session = _launch(_for_this_machine(settings))
         _State.launched = True
         logging.getLogger().addFilter(_is_not_py4j)
     _State.started = session.sparkContext
     logger.info("Spark %s started, UI at %s", session.version, _ui(session))
     return session
+
+
+def ivy_folder() -> Path:
+    """Return where packages stay once they have been downloaded."""
+    chosen = _State.settings.get("spark.jars.ivy")
+    return Path(str(chosen)) if chosen else Path.home() / ".ivy2.5.2"
+
+
+def ivy_settings() -> str | None:
+    """Return the file that names a mirror to download from, if there is one."""
+    return _State.settings.get("spark.jars.ivySettings")
+
+
+def _announce_download(packages: str) -> None:
+    """Say why the first start takes longer than the others."""
+    missing = []
+    for package in filter(None, packages.split(",")):
+        group, name, version = f"{package}::".split(":")[:3]
+        jars = ivy_folder() / "cache" / group / name / "jars"
+        if not (jars / f"{name}-{version}.jar").exists():
+            missing.append(package)
+    if missing:
+        logger.info(
+            "Downloading %s into %s, which takes a minute, once ...",
+            " and ".join(missing),
+            ivy_folder(),
+        )
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
@@ -183,10 +213,20 @@ def _launch(settings: dict[str, Any]) -> SparkSession:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise StreamsError(
-            f"Java ended before Spark had started, and {log_file()} says why; often a "
-            "package could not be downloaded: "
-            f"{settings.get('spark.jars.packages') or 'none was asked for'}"
+            f"Java ended before Spark had started, and {log_file()} says why"
+            f"{_offline_advice(str(settings.get('spark.jars.packages') or ''))}"
         ) from error
+
+
+def _offline_advice(packages: str) -> str:
+    if not packages:
+        return ""
+    return (
+        f"; often a package could not be downloaded: {packages}. Without a way to Maven "
+        "Central, name a mirror in a file of Ivy's settings (spark.jars.ivySettings), "
+        f"copy {ivy_folder()} from a machine that has a way, or list jar files of "
+        "your own (spark.jars, with packages: {} in spark.yml)"
+    )
 
 
 def _create(settings: dict[str, Any]) -> SparkSession:
@@ -255,7 +295,7 @@ def _warn_too_late(keys: list[str]) -> None:
         )
 
 
-def _check_java() -> None:
+def check_java() -> None:
     """Refuse a missing or too old Java before Spark answers with a traceback."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)

@@ -10,7 +10,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from ..datasets import HeldBack, StreamSink
 from . import checkpoints, locks
-from .errors import TROUBLE, first_sentence, is_final
+from .errors import TROUBLE, first_sentence, is_final, is_sparks
 from .files import at
 from .reports import Batch, Reports
 from .settings import RunSettings
@@ -128,7 +128,9 @@ class Stream:
 
     def _fail(self, error: Exception, retry: bool = True) -> None:
         """Try once more later, unless that cannot help or was tried enough."""
-        self.reason = first_sentence(error)
+        failure = self._sink.failure
+        # Python code that calls Spark: what Spark says, not where it was called.
+        self.reason = first_sentence(failure if is_sparks(failure) else error)
         restart = self._settings.restart
         self.has_failed = not self._lacks_a_folder() and (
             is_final(error) or is_final(self._sink.failure)

@@ -1,12 +1,14 @@
 """Which datasets of a pipeline are streams, and which of them feed which."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kedro.io import AbstractDataset, CatalogProtocol, DatasetError
 from kedro.pipeline import Pipeline
 
 from ..datasets import SparkStreamingDataset, StreamSink
+
+MALFORMED = "malformed_only"  # the key of an entry that reads what others leave out
 
 
 class Topology:
@@ -85,17 +87,26 @@ class Topology:
     def _writers_of(self, name: str) -> set[str]:
         """Return the streams that write what a stream reads, by entry or by folder."""
         sources = self.sources_of(name)
-        folders = {_folder(source) for source in sources.values()} - {None}
+        read = {source.exchange for source in sources.values()} - {None}
         return {
             other
             for other, stream in self.streams.items()
-            if other != name and (other in sources or _folder(stream) in folders)
+            if other != name and (other in sources or stream.exchange in read)
         }
+
+    def entries_of_malformed(self) -> Iterator[SparkStreamingDataset]:
+        """Find the entries of the whole catalog that read what others leave out."""
+        resolver = getattr(self.catalog, "config_resolver", None)
+        for name, entry in (resolver.config if resolver else {}).items():
+            built = self._built(name, self.catalog) if MALFORMED in entry else None
+            if isinstance(built, SparkStreamingDataset):
+                yield built
 
 
 def formats(datasets: Iterable[Any]) -> set[str]:
     """Return the formats of streaming datasets among others."""
-    return {d.file_format for d in datasets if isinstance(d, SparkStreamingDataset)}
+    ours = [d for d in datasets if isinstance(d, SparkStreamingDataset)]
+    return set().union(*[dataset.formats for dataset in ours])
 
 
 def _folder(dataset: StreamSink) -> str | None:

@@ -1,0 +1,135 @@
+"""The recipes of the cookbook, run from the page itself."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import servers
+from conftest import Project
+
+RECIPE = re.compile(
+    r"^## (\w+): .*?```yaml\n(.*?)```.*?```python\n(.*?)```", re.DOTALL | re.MULTILINE
+)
+TOPICS = ("lines", "orders", "payments", "big_orders", "visits")
+HOUR = "2026-03-02T{:02}:{:02}:00Z"
+
+
+def recipes(project: Project) -> dict[str, tuple[str, str]]:
+    page = (project.folder / "docs/cookbook.md").read_text()
+    found = {name: (entries, code) for name, entries, code in RECIPE.findall(page)}
+    assert len(found) == len(re.findall("^## ", page, re.MULTILINE)) > 0
+    return found
+
+
+def add(project: Project, names) -> None:
+    """Paste recipes into the project, as a reader would."""
+    catalog = project.folder / "conf/kafka/catalog.yml"
+    for name, (entries, code) in recipes(project).items():
+        if name in names:
+            catalog.write_text(f"{catalog.read_text()}\n{entries}")
+            folder = project.folder / f"src/cold_store/pipelines/{name}"
+            folder.mkdir()
+            (folder / "__init__.py").write_text(code)
+
+
+@pytest.fixture(scope="module")
+def cooked(pristine, tmp_path_factory):
+    """A project with all recipes but the last, run over some messages."""
+    project = pristine.copy(tmp_path_factory.mktemp("cookbook"))
+    names = [name for name in recipes(project) if name != "replay"]
+    add(project, names)
+    port = servers.free_port()
+    project.edit("conf/kafka/globals.yml", ("127.0.0.1:9092", f"127.0.0.1:{port}"))
+    with servers.broker_of(project, port) as (kafka, _):
+        assert set(TOPICS) <= kafka.topics()
+        send_everything(kafka)
+        text = project.run("--env=kafka", f"--pipelines={','.join(names)}")
+        yield project, kafka, text
+
+
+def send_everything(kafka: servers.Kafka) -> None:
+    orders = [
+        ("1", "ICE-01", 3, HOUR.format(8, 5)),
+        ("2", "ICE-01", 12, HOUR.format(8, 50)),
+        ("3", "FSH-01", 20, HOUR.format(9, 10)),
+        ("4", "VEG-01", 1, HOUR.format(14, 0)),
+    ]
+    payments = [("1", 9.5, HOUR.format(8, 15)), ("2", 7.25, HOUR.format(11, 0))]
+    payments.append(("4", 1.0, HOUR.format(14, 5)))
+    keys = ("order_id", "sku", "units", "ordered_at")
+    kafka.send("lines", b"Peas and more peas", b"and salmon")
+    kafka.send("orders", *[as_json(keys, row) for row in orders])
+    keys = ("order_id", "amount", "paid_at")
+    kafka.send("payments", *[as_json(keys, row) for row in payments])
+    kafka.send("visits", b"\x08home\xb4\x01", b"\x08home\x02")
+
+
+def as_json(keys, row) -> bytes:
+    return json.dumps(dict(zip(keys, row, strict=True))).encode()
+
+
+@pytest.fixture
+def rows(cooked, spark):
+    """Read what a recipe wrote."""
+
+    def read(name: str, *columns: str):
+        path: Path = cooked[0].folder / "data/03_primary" / name
+        frame = spark.read.parquet(str(path)).selectExpr(*columns)
+        return sorted(map(tuple, frame.collect()))
+
+    return read
+
+
+def test_words_are_counted_on_the_screen(cooked):
+    for word, count in {"peas": 2, "and": 2, "more": 1, "salmon": 1}.items():
+        assert re.search(rf"\|{word} *\|{count} *\|", cooked[2]), cooked[2]
+
+
+def test_windows_tumble_and_slide(rows):
+    tumbling = rows("totals_by_hour", "sku", "hour(hour.start)", "units")
+    assert tumbling == [("FSH-01", 9, 20), ("ICE-01", 8, 15)]
+    sliding = rows("totals_of_the_last_hour", "sku", "units")
+    assert len(sliding) == 8 + 3  # of each product: four or more windows an hour
+    assert ("ICE-01", 15) in sliding
+
+
+def test_a_stream_is_joined_with_a_table(rows):
+    assert rows("order_names", "order_id", "name")[:2] == [
+        ("1", "vanilla ice cream"),
+        ("2", "vanilla ice cream"),
+    ]
+
+
+def test_streams_are_joined_with_each_other(rows):
+    paid = rows("paid_orders", "order_id", "cast(amount as double)")
+    assert paid == [("1", 9.5), ("4", 1.0)]
+    assert rows("orders_and_payments", "order_id", "cast(amount as string)") == [
+        ("1", "9.50"),
+        ("2", None),
+        ("3", None),
+        ("4", "1.00"),
+    ]
+
+
+def test_messages_go_from_topic_to_topic(cooked):
+    _, kafka, _ = cooked
+    assert sorted(key for key, _ in kafka.messages("big_orders")) == [b"2", b"3"]
+
+
+def test_avro_becomes_parquet(rows):
+    assert rows("long_visits", "page", "seconds") == [("home", 90)]
+
+
+def test_malformed_messages_are_replayed_as_they_came(cooked, pristine, tmp_path):
+    _, kafka, _ = cooked
+    project = pristine.copy(tmp_path)
+    add(project, ["replay"])
+    project.edit("conf/kafka/globals.yml", ("127.0.0.1:9092", kafka.address))
+    kafka.send("readings", (b"dock", b'{"sensor_id": "dock", "value": "cold"}'))
+    project.run("--env=kafka", "--pipelines=malformed")
+    project.run("--env=kafka", "--pipelines=replay")
+    assert (
+        kafka.messages("readings")
+        == [(b"dock", b'{"sensor_id": "dock", "value": "cold"}')] * 2
+    )

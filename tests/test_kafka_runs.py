@@ -1,0 +1,493 @@
+"""Runs of the generated project with a real broker."""
+
+import json
+import re
+import shutil
+import signal
+import time
+
+import pyspark
+import pytest
+import yaml
+from chaos import committed_files
+from conftest import DEADLINE, Project, new_environment, ok, sh, wait_until
+from servers import PASSWORD, Kafka, broker_of, free_port
+from shell import fetch
+from test_runs import (
+    expected_averages,
+    expected_deliveries,
+    expected_stock,
+    without_processing_time,
+)
+
+TOPICS = ("deliveries", "stock", "readings", "sensor_windows")
+CATALOG = "conf/kafka/catalog.yml"
+INVENTORY = "data/02_intermediate/kafka/inventory"
+SENSOR = ("--env=kafka", "--pipelines=sensor")
+ALONE = ("--env=kafka", "--nodes=describe_deliveries,stamp_processing_time")
+QUICK = ("backoff: 5 seconds", "backoff: 0.1 seconds")
+
+
+def prepare(project: Project, kafka: Kafka) -> dict[str, str]:
+    """Point the environment at a broker, with topics that no other test uses."""
+    mark = time.time_ns()
+    names = {topic: f"{topic}-{mark}" for topic in TOPICS}
+    project.edit("conf/kafka/globals.yml", ("127.0.0.1:9092", kafka.address))
+    project.edit(
+        CATALOG,
+        *[
+            (f"subscribe: {t}\n", f"subscribe: {n}\n")
+            for t, n in names.items()
+            if t[0] in "dr"
+        ],
+        *[(f"topic: {t}\n", f"topic: {n}\n") for t, n in names.items() if t[0] == "s"],
+    )
+    for name in names.values():
+        kafka.topic(name)
+    return names
+
+
+@pytest.fixture
+def topics(project, kafka):
+    return prepare(project, kafka)
+
+
+def delivery(number: int) -> bytes:
+    row = {"sku": f"S-{number}", "new_stock": 1, "arrived_at": "2026-03-02T06:00:00Z"}
+    return json.dumps(row).encode()
+
+
+def committed_skus(project: Project) -> list[str]:
+    folder = project.folder / INVENTORY
+    if not (folder / "_spark_metadata").exists():
+        return []
+    lines = [
+        line
+        for path in committed_files(folder)
+        for line in open(path).read().splitlines()[1:]
+    ]
+    return sorted(line.partition(",")[0] for line in lines)
+
+
+def newest_by_key(kafka: Kafka, topic: str) -> list[dict]:
+    return [json.loads(v) for v in dict(kafka.messages(topic)).values()]
+
+
+# --- the environment ---------------------------------------------------------
+
+
+def test_topics_give_the_rows_that_files_give(project, kafka, topics):
+    sent = ok(
+        *project.command("streams", "feed", "--env=kafka", "--rate=100"),
+        cwd=project.folder,
+    )
+    assert "raw.sensor: 22 of 22 rows sent" in sent
+    text = project.run("--env=kafka")
+
+    found = without_processing_time(project.lines(f"{INVENTORY}/*.csv"))
+    assert found == expected_deliveries(project)
+    stock = [
+        f"{row['sku']},{row.get('name', '')},{row.get('aisle', '')},{row['units']}"
+        for row in newest_by_key(kafka, topics["stock"])
+    ]
+    assert sorted(stock) == expected_stock(project)
+    windows = [
+        f"{row['sensor_id']},{_millis(row['window_start'])},"
+        f"{_millis(row['window_end'])},{row['mean_value']},{row['readings']}"
+        for row in map(
+            json.loads,
+            dict.fromkeys(v for _, v in kafka.messages(topics["sensor_windows"])),
+        )
+    ]
+    assert sorted(windows) == expected_averages(project)
+
+    assert "1 malformed messages left out so far" in " ".join(text.split())
+    malformed = project.folder / "data/02_intermediate/kafka/malformed"
+    assert len(committed_files(malformed)) > 0
+    status = project.kedro("streams", "status", "--env=kafka").stdout
+    assert "1 messages left out in the last run" in status
+    check = project.kedro("streams", "check", "--env=kafka")
+    assert check.returncode == 0, check.stdout
+
+
+def _millis(text: str) -> str:
+    return text.replace("000Z", "Z")
+
+
+def test_what_a_broker_has_not_is_said_before_any_stream_starts(project, kafka, topics):
+    kafka.delete(topics["readings"])
+    wait_until(lambda: topics["readings"] not in kafka.topics(), "the end of the topic")
+    result = project.kedro("run", "--env=kafka")
+    assert result.returncode == 1
+    assert f"has no topic {topics['readings']}; create it" in result.stderr
+    assert "Traceback" not in result.stderr + result.stdout
+    assert not (project.folder / "data/04_checkpoint").exists()
+
+
+def test_keep_without_anybody_who_stores_is_refused(project):
+    project.edit(CATALOG, ("raw.sensor_malformed:", "_nothing:"))
+    result = project.kedro("run", *SENSOR)
+    assert result.returncode == 1
+    assert (
+        "payload.malformed is keep, and no entry of the catalog reads" in result.stderr
+    )
+
+
+# --- a broker of one's own ---------------------------------------------------
+
+
+def test_the_local_broker_makes_topics_keeps_messages_and_ends_with_ctrl_c(project):
+    port = free_port()
+    with broker_of(project, port) as (kafka, process):
+        assert set(TOPICS) <= kafka.topics()
+        kafka.send("deliveries", b"1")
+        second = project.kedro("streams", "broker", f"--port={port}")
+        assert second.returncode == 1
+        assert "something listens at" in second.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE) == 0
+    with broker_of(project, port) as (kafka, _):
+        assert kafka.messages("deliveries") == [(None, b"1")]
+
+
+def test_a_new_users_environment_is_told_the_extra_and_then_has_a_broker(
+    project, tmp_path
+):
+    project.python = new_environment(tmp_path / "venv", "-e", project.folder)
+    port = free_port()
+    missing = project.kedro("streams", "broker", f"--port={port}")
+    assert missing.returncode == 1
+    assert 'type pip install -e ".[kafka]"' in missing.stderr
+    extra = f"{project.folder}[kafka]"
+    ok("uv", "pip", "install", "-q", "--python", project.python, "-e", extra)
+    with broker_of(project, port) as (kafka, _):
+        assert set(TOPICS) <= kafka.topics()
+
+
+def test_a_feed_drops_files_too(project):
+    before = len(list((project.folder / "data/01_raw/stream/sensor").iterdir()))
+    ok(*project.command("streams", "feed", "--rate=10", "--now"), cwd=project.folder)
+    assert (
+        len(list((project.folder / "data/01_raw/stream/sensor").iterdir()))
+        == before + 3
+    )
+    project.run("--pipelines=inventory")
+    doubled = expected_deliveries(project)
+    found = without_processing_time(
+        project.lines("data/02_intermediate/inventory/*.csv")
+    )
+    assert len(found) == len(doubled) == 18
+
+
+def test_the_compose_file_is_understood(project):
+    version = sh("docker", "compose", "version") if shutil.which("docker") else None
+    if version is None or version.returncode:
+        pytest.skip("docker compose is not installed")
+    services = ok("docker", "compose", "config", "--services", cwd=project.folder)
+    assert sorted(services.split()) == ["kafka", "registry", "topics", "ui"]
+
+
+# --- stopping ----------------------------------------------------------------
+
+RATE = """
+numbers:
+  type: cold_store.extras.datasets.SparkStreamingDataset
+  file_format: rate
+  load_args: {{rowsPerSecond: 500}}
+
+sent_numbers:
+  type: cold_store.extras.datasets.SparkStreamingDataset
+  file_format: kafka
+  payload: {{format: json}}
+  save_args:
+    kafka.bootstrap.servers: {address}
+    topic: {topic}
+    checkpoint: data/04_checkpoint/numbers
+"""
+PASS_ON = """
+from kedro.pipeline import Node, Pipeline
+
+
+def pass_on(numbers):
+    return numbers.select("value")
+
+
+def create_pipeline():
+    return Pipeline([Node(pass_on, "numbers", "sent_numbers", name="pass_on")])
+"""
+
+
+def test_a_stop_in_the_middle_of_constant_input_sends_nothing_twice(
+    project, kafka, topics
+):
+    catalog = project.folder / CATALOG
+    entries = RATE.format(address=kafka.address, topic=topics["stock"])
+    catalog.write_text(catalog.read_text() + entries)
+    folder = project.folder / "src/cold_store/pipelines/numbers"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(PASS_ON)
+    for _ in range(2):
+        goal = project.commits("numbers") + 3
+        with project.live("--env=kafka", "--pipelines=numbers") as run:
+            wait_until(
+                lambda goal=goal: (
+                    project.commits("numbers") >= goal or run.process.poll() is not None
+                ),
+                "some batches",
+            )
+            assert run.stop() == 0, run.text
+        assert "Traceback" not in run.text
+    values = [json.loads(v)["value"] for _, v in kafka.messages(topics["stock"])]
+    assert len(values) > 500
+    assert sorted(values) == list(range(len(values)))
+
+
+# --- secrets -----------------------------------------------------------------
+
+KEY = "-----BEGIN PRIVATE KEY----- not-for-your-eyes -----END PRIVATE KEY-----"
+
+
+def with_credentials(project: Project, secrets: dict[str, str]) -> None:
+    text = yaml.safe_dump({"kafka_user": {**secrets, "kafka.ssl.keystore.key": KEY}})
+    (project.folder / "conf/kafka/credentials.yml").write_text(text)
+    project.edit(
+        CATALOG,
+        ("file_format: kafka\n", "file_format: kafka\n  credentials: kafka_user\n"),
+    )
+
+
+def test_a_password_is_nowhere_to_be_seen(project, secured):
+    broker = secured.client()
+    topics = prepare(project, broker)
+    with_credentials(project, secured.by_password("SCRAM-SHA-256"))
+    events = project.folder / "events"
+    events.mkdir()
+    settings = {"spark.eventLog.enabled": True, "spark.eventLog.dir": str(events)}
+    (project.folder / "conf/kafka/spark.yml").write_text(yaml.safe_dump(settings))
+    broker.send(topics["readings"], *map(reading, range(60)))
+    with project.live(*SENSOR) as run:
+        wait_until(
+            lambda: broker.messages(topics["sensor_windows"]) or run.process.poll(),
+            "windows",
+        )
+        assert run.process.poll() is None, run.text
+        ui = re.search(r"UI at (http://\S+)", run.text)[1]
+        pages = [fetch(f"{ui}/{page}") for page in ("environment/", "SQL/")]
+        (app,) = json.loads(fetch(f"{ui}/api/v1/applications"))
+        rest = f"{ui}/api/v1/applications/{app['id']}"
+        pages += [fetch(f"{rest}/{p}") for p in ("environment", "sql?details=true")]
+        assert run.stop() == 0, run.text
+    assert "spark.app.name" in pages[0] and "kafka" in pages[3].lower()
+    logs = [f.read_text() for f in events.rglob("*") if f.is_file()]
+    assert "StreamingQuery" in "".join(logs)
+    seen = "".join([*pages, *logs, run.text])
+    seen += (project.folder / "logs/spark.log").read_text()
+    seen += project.kedro("streams", "check", "--env=kafka").stdout
+    for secret in (PASSWORD, "not-for-your-eyes"):
+        assert secret not in seen
+
+
+def test_a_wrong_password_ends_the_run_in_a_sentence(project, secured):
+    prepare(project, secured.client())
+    with_credentials(project, secured.by_password("PLAIN", "wrong-horse"))
+    result = project.kedro("run", *SENSOR)
+    assert result.returncode == 1
+    assert "does not accept user and password; correct" in result.stderr
+    log = (project.folder / "logs/spark.log").read_text()
+    seen = result.stderr + result.stdout + log
+    assert "Traceback" not in result.stderr + result.stdout
+    assert "wrong-horse" not in seen and "not-for-your-eyes" not in seen
+
+
+# --- packages ----------------------------------------------------------------
+
+NOWHERE = """
+<ivysettings>
+  <settings defaultResolver="nowhere"/>
+  <resolvers>
+    <ibiblio name="nowhere" m2compatible="true" root="http://127.0.0.1:{port}/"/>
+  </resolvers>
+</ivysettings>
+"""
+
+
+def test_a_repository_that_cannot_be_reached_is_said_so_with_the_ways_around(project):
+    file = project.folder / "ivysettings.xml"
+    file.write_text(NOWHERE.format(port=free_port()))
+    settings = {
+        "spark.jars.ivySettings": str(file),
+        "spark.jars.ivy": str(project.folder / "ivy"),
+    }
+    (project.folder / "conf/kafka/spark.yml").write_text(yaml.safe_dump(settings))
+    result = project.kedro("run", *SENSOR)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr + result.stdout
+    logged = " ".join(result.stdout.split())
+    kafka = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    assert f"Downloading {kafka}" in logged and "takes a minute, once" in logged
+    for word in (kafka, "spark.jars.ivySettings", "copy", "spark.jars,"):
+        assert word in result.stderr
+    broker = project.kedro("streams", "broker", f"--port={free_port()}")
+    assert broker.returncode == 1
+    assert "could not be downloaded" in broker.stderr
+
+
+# --- faults ------------------------------------------------------------------
+
+
+def test_kills_between_topic_and_files_lose_nothing_and_double_nothing(
+    project, kafka, topics
+):
+    project.edit(
+        CATALOG,
+        ("trigger: 2 seconds", "trigger: 100 milliseconds"),
+        (
+            "    subscribe: deliveries",
+            "    maxOffsetsPerTrigger: 20\n    subscribe: deliveries",
+        ),
+    )
+    sent = 0
+    for _ in range(3):
+        kafka.send(topics["deliveries"], *map(delivery, range(sent, sent + 200)))
+        sent += 200
+        goal = project.commits("kafka/int_new_inventory") + 3
+        with project.live(*ALONE) as run:
+            wait_until(
+                lambda goal=goal: (
+                    project.commits("kafka/int_new_inventory") >= goal
+                    or run.process.poll() is not None
+                ),
+                "some batches",
+            )
+            assert run.process.poll() is None, run.text
+            run.kill()
+    project.run(*ALONE)
+    assert committed_skus(project) == sorted(f"S-{n}" for n in range(sent))
+
+
+def test_partitions_that_are_added_are_read(project, kafka, topics):
+    topic = topics["deliveries"]
+    kafka.send(topic, delivery(1))
+    with project.live(*ALONE) as run:
+        wait_until(lambda: committed_skus(project) == ["S-1"], "the first delivery")
+        kafka.grow(topic, 3)
+        wait_until(lambda: kafka.partitions(topic) == 3, "the new partitions")
+        kafka.send(topic, delivery(2), partition=2)
+        wait_until(lambda: committed_skus(project) == ["S-1", "S-2"], "the second one")
+        assert run.stop() == 0, run.text
+
+
+def test_a_broker_that_goes_away_and_comes_back_costs_no_message(project, tmp_path):
+    port = free_port()
+    project.edit("conf/base/parameters.yml", QUICK, ("attempts: 3", "attempts: 100"))
+    with broker_of(project, port) as (kafka, _):
+        topics = prepare(project, kafka)
+        kafka.send(topics["deliveries"], delivery(1))
+        live = project.live(*ALONE)
+        run = live.__enter__()
+        wait_until(
+            lambda: committed_skus(project) == ["S-1"] or run.process.poll(), "S-1"
+        )
+    try:
+        log = project.folder / "logs/spark.log"
+        wait_until(lambda: "could not be established" in log.read_text(), "the outage")
+        with broker_of(project, port) as (kafka, _):
+            kafka.send(topics["deliveries"], delivery(2))
+            wait_until(
+                lambda: committed_skus(project) == ["S-1", "S-2"] or run.process.poll(),
+                "the second delivery",
+            )
+            assert run.stop() == 0, run.text
+    finally:
+        live.__exit__(None, None, None)
+    assert committed_skus(project) == ["S-1", "S-2"]
+
+
+def test_messages_that_are_gone_end_the_stream_with_what_that_means(
+    project, kafka, topics
+):
+    topic = topics["deliveries"]
+    kafka.send(topic, *map(delivery, range(10)))
+    project.run(*ALONE)
+    kafka.delete(topic)
+    wait_until(lambda: topic not in kafka.topics(), "the end of the topic")
+    kafka.topic(topic)
+    kafka.send(topic, delivery(99))
+    result = project.kedro("run", "--params=streams.until=caught_up", *ALONE)
+    assert result.returncode == 1
+    assert "failOnDataLoss: false" in result.stderr, result.stderr
+    project.edit(
+        CATALOG,
+        (
+            "    subscribe: deliveries",
+            "    failOnDataLoss: false\n    subscribe: deliveries",
+        ),
+    )
+    project.run(*ALONE)
+
+
+# --- at least once -----------------------------------------------------------
+
+
+def forget_newest_commit(project: Project, stream: str) -> None:
+    """Leave a checkpoint as a kill does that comes between a write and its commit."""
+    newest = project.newest(stream)
+    commits = project.folder / "data/04_checkpoint" / stream / "commits"
+    for name in (str(newest), f".{newest}.crc"):
+        (commits / name).unlink()
+
+
+def reading(number: int) -> bytes:
+    minute = f"{8 + number // 12:02}:{number % 12 * 5:02}"
+    row = {"sensor_id": "dock", "value": 4.0, "read_at": f"2026-03-02T{minute}:00Z"}
+    return json.dumps(row).encode()
+
+
+def test_messages_that_come_twice_are_harmless_by_a_key_or_by_deduplication(
+    project, kafka, topics, spark, code, tmp_path
+):
+    kafka.send(topics["deliveries"], *[delivery(n % 5) for n in range(100)])
+    kafka.send(topics["readings"], *map(reading, range(60)))
+    with project.live("--env=kafka") as run:
+        wait_until(
+            lambda: kafka.messages(topics["sensor_windows"]) or run.process.poll(),
+            "windows",
+        )
+        assert run.process.poll() is None, run.text
+        run.kill()
+    project.run("--env=kafka")
+    for stream in ("kafka/processed_stock", "kafka/processed_sensor"):
+        forget_newest_commit(project, stream)
+    project.run("--env=kafka")
+
+    assert len(kafka.messages(topics["stock"])) > 5
+    stock = {row["sku"]: row["units"] for row in newest_by_key(kafka, topics["stock"])}
+    assert stock == {f"S-{n}": 20 for n in range(5)}
+
+    windows = [
+        json.loads(v)["window_start"]
+        for _, v in kafka.messages(topics["sensor_windows"])
+    ]
+    assert len(windows) > len(set(windows))
+    reader = code.datasets.SparkStreamingDataset(
+        file_format="kafka",
+        load_args={
+            **kafka.options,
+            "subscribe": topics["sensor_windows"],
+            "startingOffsets": "earliest",
+        },
+        payload={
+            "format": "json",
+            "schema": "sensor_id STRING, window_start TIMESTAMP, window_end TIMESTAMP, "
+            "mean_value DOUBLE, readings LONG",
+        },
+    )
+    once = reader.load().withWatermark("window_start", "1 day")
+    sink = code.datasets.SparkStreamingDataset(
+        name="once",
+        file_format="memory",
+        save_args={"trigger": "available_now"},
+    )
+    sink.save(once.dropDuplicatesWithinWatermark(["sensor_id", "window_start"]))
+    sink.query.awaitTermination()
+    assert spark.table("once").count() == len(set(windows))

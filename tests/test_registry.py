@@ -1,0 +1,177 @@
+"""Avro messages whose schemas a real registry keeps."""
+
+import importlib
+import json
+import struct
+
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from kedro.io import DatasetError
+from servers import free_port, registry_server
+from test_kafka import dataset, finish, sink, source, stream_of, topic, written
+
+__all__ = ["dataset", "sink", "source", "stream_of", "topic", "written"]  # fixtures
+
+NAME = {"name": "sku", "type": "string"}
+COUNT = {"name": "units", "type": ["null", "int"], "default": None}
+AISLE = {"name": "aisle", "type": "string", "default": "?"}
+
+
+def record(*fields):
+    return {"type": "record", "name": "delivery", "fields": list(fields)}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with registry_server(tmp_path_factory.mktemp("registry")) as address:
+        yield address
+
+
+@pytest.fixture
+def register(url, topic):
+    """Add a version to the topic's schema; return its id."""
+    client = SchemaRegistryClient({"url": url})
+
+    def add(*fields):
+        schema = Schema(json.dumps(record(*fields)), "AVRO")
+        return client.register_schema(f"{topic}-value", schema)
+
+    return add
+
+
+@pytest.fixture
+def payload(url, topic):
+    def build(**registry):
+        given = {"url": url, "subject": f"{topic}-value", **registry}
+        return {"format": "avro", "registry": given}
+
+    return build
+
+
+def framed(number, body):
+    return b"\x00" + struct.pack(">I", number) + body
+
+
+def text(word):
+    return bytes([2 * len(word)]) + word.encode()
+
+
+def test_versions_of_a_schema_in_one_topic_decode_into_the_newest(
+    source, kafka, topic, written, register, payload
+):
+    first = register(NAME)
+    second = register(NAME, COUNT)
+    kafka.send(topic, framed(first, text("A")), framed(second, text("B") + b"\x02\x0e"))
+    rows, _ = written(source(payload()).load())
+    assert sorted(map(tuple, rows)) == [("A", None), ("B", 7)]
+
+
+def test_a_pinned_version_is_read_by(source, kafka, topic, written, register, payload):
+    register(NAME)
+    second = register(NAME, COUNT)
+    kafka.send(topic, framed(second, text("B") + b"\x02\x0e"))
+    rows, _ = written(source(payload(version=1)).load())
+    assert [row.asDict() for row in rows] == [{"sku": "B"}]
+
+
+def test_a_schema_that_is_registered_while_the_stream_runs_is_asked_for(
+    source, kafka, topic, written, register, payload
+):
+    first = register(NAME, COUNT)
+    frame = source(payload()).load()
+    later = register(NAME, COUNT, AISLE)
+    kafka.send(topic, framed(later, text("C") + b"\x02\x04" + text("east")))
+    kafka.send(topic, framed(first, text("A") + b"\x00"))
+    rows, _ = written(frame)
+    assert sorted(map(tuple, rows)) == [("A", None), ("C", 2)]
+
+
+def test_what_has_no_frame_or_an_unknown_schema_is_malformed(
+    source, kafka, topic, written, register, payload
+):
+    known = register(NAME, COUNT)
+    bad = [b"{}", b"\x00\x00", framed(987_654, text("A")), framed(known, b"\x7f")]
+    kafka.send(topic, *bad, framed(known, text("A") + b"\x00"))
+    entry = source({**payload(), "malformed": "keep"}, malformed_only=True)
+    kept, _ = written(entry.load())
+    assert [bytes(row.value) for row in sorted(kept, key=lambda r: r.offset)] == bad
+    reasons = {bytes(row.value): row.reason for row in kept}
+    assert "does not begin with a zero byte" in reasons[b"{}"]
+    assert "does not begin with a zero byte" in reasons[b"\x00\x00"]
+    assert "or the registry has no such schema" in reasons[bad[2]]
+    assert f"it is no record of schema {known}" in reasons[bad[3]]
+
+
+def test_a_sink_registers_its_schema_when_it_is_asked_to(
+    source, sink, kafka, topic, written, stream_of, payload, url
+):
+    there = sink({**payload(register=True), "key": "sku"})
+    there.save(stream_of([("A", 1)], "sku STRING, units INT"))
+    finish(there)
+    (message,) = kafka.raw_messages(topic)
+    number = struct.unpack(">I", message.value()[1:5])[0]
+    schema = SchemaRegistryClient({"url": url}).get_schema(number)
+    assert [f["name"] for f in json.loads(schema.schema_str)["fields"]] == [
+        "sku",
+        "units",
+    ]
+    rows, _ = written(source(payload()).load())
+    assert [tuple(row) for row in rows] == [("A", 1)]
+
+
+def test_a_sink_writes_by_the_schema_that_is_registered(
+    source, sink, written, stream_of, register, payload
+):
+    register(NAME, COUNT)
+    there = sink(payload())
+    there.save(stream_of([("A", 1)], "sku STRING NOT NULL, units INT"))
+    finish(there)
+    assert list(there.unstorable(there.data.select("sku").schema)) == [
+        "the Avro schema has a field units, and there is no such column"
+    ]
+    rows, _ = written(source(payload()).load())
+    assert [tuple(row) for row in rows] == [("A", 1)]
+
+
+@pytest.mark.parametrize("wrong", ["subject", "url"])
+def test_a_registry_that_does_not_help_is_one_sentence(source, payload, wrong):
+    given = {"url": f"http://127.0.0.1:{free_port()}"} if wrong == "url" else {}
+    with pytest.raises(DatasetError, match="the schema registry at .* refuses subject"):
+        source(payload(**given)).load()
+
+
+def test_a_registry_is_asked_once_for_a_new_schema(
+    code, source, kafka, topic, written, register, payload, monkeypatch
+):
+    """By each process that decodes; not once a batch, let alone a row."""
+    registry = importlib.import_module("cold_store.extras.datasets.registry")
+    asked = []
+    client = registry._client
+
+    def counting(*arguments):
+        asked.append(arguments)
+        return client(*arguments)
+
+    first = register(NAME)
+    monkeypatch.setattr(registry, "_client", counting)
+    rewrite = registry.Newcomers(
+        registry.Registry(payload()["registry"], {}), record(NAME)
+    )
+    for _ in range(100):
+        assert rewrite(framed(first, text("A"))) == text("A")
+        assert rewrite(framed(987_654, text("A"))) is None
+    assert len(asked) == 2
+
+
+def test_credentials_of_a_registry_are_not_given_to_kafka(dataset, payload):
+    entry = dataset(
+        file_format="kafka",
+        load_args={"subscribe": "x"},
+        payload=payload(),
+        credentials={"registry.basic.auth.user.info": "bob:builder"},
+    )
+    assert entry._secrets() == {}
+    assert "builder" not in repr(entry) + str(entry._describe())
+    assert entry._payload._codec._registry.secrets == (
+        ("basic.auth.user.info", "bob:builder"),
+    )

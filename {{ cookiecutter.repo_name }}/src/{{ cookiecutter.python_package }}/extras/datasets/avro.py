@@ -1,0 +1,153 @@
+"""Avro messages: plain, or with the id of a schema that a registry keeps."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from kedro.io import DatasetError
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro, to_avro
+from pyspark.sql.types import StructType
+
+from ..streams.session import get_spark
+from . import arguments, schemas
+
+try:
+    from .registry import HEAD, Newcomers, Registry
+except ImportError:
+    Registry = None  # type: ignore[assignment,misc]
+
+# A field with a default, which only a record that could be decoded has.
+MARK = {"name": "_malformed", "type": "string", "default": ""}
+IS_UNMARKED = f"_parsed.{MARK['name']} IS NULL"
+MAGIC = b"\x00"
+REGISTRY_KEYS = ("url", "subject", "version", "register")
+
+
+class Parsed(NamedTuple):
+    """The columns of a message as a struct, and what is wrong with it, if anything."""
+
+    columns: Column
+    reason: Column
+
+
+class Avro:
+    """Records of Avro's; a schema or a registry says of which fields."""
+
+    def __init__(
+        self, schema: Any, registry: dict[str, Any], credentials: dict[str, Any]
+    ) -> None:
+        _refuse_wrong_registry(schema, registry)
+        self._schema = schema
+        self._registers = bool(registry.get("register"))
+        self._registry = Registry(registry, credentials) if registry else None
+
+    def parse(self, value: Column, written: StructType | None) -> Parsed:
+        """Decode values natively, whichever version of the schema wrote them."""
+        if self._registry:
+            return _framed(value, self._registry)
+        schema = self._plain(written)
+        reason = F.when(F.expr(IS_UNMARKED), "it is no Avro record of the schema")
+        return Parsed(_decoded(value, schema, schema), reason)
+
+    def write(self, carried: StructType, topic: str | None) -> Column:
+        """Encode rows by the schema of the entry, or by the registry's."""
+        columns = F.struct(*[F.col(f"`{name}`") for name in carried.names])
+        if self._registry is None:
+            return to_avro(columns, json.dumps(self._plain(carried)))
+        if self._registers:
+            schema = avro_of(carried)
+            number = self._registry.register(schema, topic)
+        else:
+            number, schema = self._registry.newest()
+        head = F.lit(MAGIC + number.to_bytes(4, "big"))
+        return F.concat(head, to_avro(columns, json.dumps(schema)))
+
+    def unstorable(self, carried: StructType) -> Iterator[str]:
+        """Find columns that the schema does not have, and fields without a column."""
+        if self._registers:
+            return
+        schema = self._registry.newest()[1] if self._registry else self._plain(carried)
+        fields = {field["name"] for field in schema["fields"]}
+        if lost := sorted(set(carried.names) - fields):
+            yield (
+                f"column {lost[0]} is not in the Avro schema and would be lost; drop "
+                "it, or add it to the schema"
+            )
+        if missing := sorted(fields - set(carried.names)):
+            yield f"the Avro schema has a field {missing[0]}, and there is no such column"
+
+    def _plain(self, written: StructType | None) -> dict[str, Any]:
+        """Return the schema, which may be written as Avro's or as Spark's."""
+        schema = self._schema or written
+        if isinstance(schema, dict) and "filepath" in schema:
+            path = arguments.absolute(schema["filepath"])
+            schema = schemas.read_json(path, "it should hold an Avro schema")
+        if isinstance(schema, dict) and schema.get("type") == "record":
+            return schema
+        if isinstance(schema, dict):
+            schema = schemas.understood(schema)
+        if not isinstance(schema, str | StructType):
+            raise DatasetError(
+                "payload.format avro needs a schema; add schema: {filepath: "
+                "conf/base/sensor.avsc}, or registry: {url: ..., subject: ...}"
+            )
+        return avro_of(schemas.struct_of(schema))
+
+
+def avro_of(schema: StructType) -> dict[str, Any]:
+    """Return the Avro schema that Spark would write a struct by."""
+    jvm: Any = get_spark("avro")._jvm
+    struct = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    converters = jvm.org.apache.spark.sql.avro.SchemaConverters
+    return json.loads(converters.toAvroType(struct, False, "row", "").toString())
+
+
+def _framed(value: Column, registry: "Registry") -> Parsed:
+    """Decode by the id in front; only an id that is new takes the way through Python."""
+    reader, known = registry.newest()[1], registry.all()
+    number = F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long")
+    is_framed = F.substring(value, 1, 1) == F.lit(MAGIC)
+    is_framed &= F.length(value) >= HEAD
+    body = F.expr(f"substring(value, {HEAD + 1})")
+    native = [
+        _decoded(F.when(is_framed & (number == i), body), schema, reader)
+        for i, schema in known.items()
+    ]
+    is_new = is_framed & ~number.isin(list(known))
+    rewrite = F.udf(Newcomers(registry, reader), "binary")
+    new = _decoded(rewrite(F.when(is_new, value)), reader, reader)
+    unknown = F.concat(
+        F.lit("it is no record of schema "),
+        number.cast("string"),
+        F.lit(", or the registry has no such schema"),
+    )
+    no_frame = "it does not begin with a zero byte and the id of a schema"
+    reason = F.when(~is_framed, no_frame).when(F.expr(IS_UNMARKED), unknown)
+    return Parsed(F.coalesce(*native, new), reason)
+
+
+def _decoded(value: Column, writer: dict[str, Any], reader: dict[str, Any]) -> Column:
+    """Decode by what a record was written with, into what is wanted, and mark it."""
+    marked = {**reader, "fields": [*reader["fields"], MARK]}
+    options = {"mode": "PERMISSIVE", "avroSchema": json.dumps(marked)}
+    return from_avro(value, json.dumps(writer), options)
+
+
+def _refuse_wrong_registry(schema: Any, registry: dict[str, Any]) -> None:
+    arguments.refuse_unknown_keys(registry, REGISTRY_KEYS, "payload.registry")
+    if registry and schema:
+        raise DatasetError(
+            "payload.schema and payload.registry exclude each other, because the "
+            "registry has the schema; write one of them"
+        )
+    if registry and not registry.get("url"):
+        raise DatasetError(
+            "payload.registry does not say where it is; add url: http://127.0.0.1:8081"
+        )
+    if registry and Registry is None:
+        raise DatasetError(
+            "payload.registry needs packages that are not installed; type pip install "
+            '-e ".[kafka]"'
+        )

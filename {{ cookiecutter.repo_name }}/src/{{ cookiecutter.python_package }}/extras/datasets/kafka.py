@@ -1,0 +1,163 @@
+"""Kafka's own words: options that Spark would ignore, and whether a broker answers."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from kedro.io import DatasetError
+
+from ..streams.errors import SECRET, first_sentence
+from ..streams.session import get_spark
+
+# Options of Kafka's own clients and of other tools, which Spark's source ignores.
+INSTEAD = {
+    "group.id": "leave it out: the checkpoint keeps the position (kafka.group.id only "
+    "where a broker allows certain groups)",
+    "auto.offset.reset": "startingOffsets: earliest, or latest",
+    "enable.auto.commit": "leave it out: the checkpoint keeps the position",
+    "key.deserializer": "payload.keep: [key]",
+    "value.deserializer": "payload.format",
+    "key.serializer": "payload.key",
+    "value.serializer": "payload.format",
+    "mode": "payload.malformed: fail, drop or keep",
+    "truncate": "leave it out: it is an option of the console",
+    "topics": "subscribe: a,b",
+    "servers": "kafka.bootstrap.servers: host:port",
+    "max.poll.records": "maxOffsetsPerTrigger",
+}
+READER_ONLY = ("subscribe", "subscribepattern", "assign", "startingoffsets")
+SECONDS = 20  # that a broker may take to answer
+RETRIES = {"default.api.timeout.ms": 1000 * SECONDS, "request.timeout.ms": 10_000}
+
+
+def refuse_foreign(options: dict[str, Any], where: str) -> None:
+    """Refuse what Spark would ignore, and secrets where everybody can see them."""
+    for key in options:
+        if key in INSTEAD:
+            raise DatasetError(
+                f"'{key}' in {where} would be ignored by Spark; instead: {INSTEAD[key]}"
+            )
+        if "." in key and not key.startswith("kafka."):
+            raise DatasetError(
+                f"'{key}' in {where} would be ignored by Spark, which hands to Kafka "
+                f"what begins with kafka.; write kafka.{key}"
+            )
+        if re.search(SECRET, key, re.IGNORECASE):
+            raise DatasetError(
+                f"'{key}' in {where} would be seen by everybody who reads the catalog; "
+                "put it into conf/local/credentials.yml, and name its entry there with "
+                "credentials: NAME"
+            )
+
+
+def refuse_misplaced(load_args: dict[str, Any], save_args: dict[str, Any]) -> None:
+    """Refuse a reader's options among a writer's, and the other way round."""
+    for key in save_args:
+        if key.lower() in READER_ONLY:
+            raise DatasetError(
+                f"'{key}' does nothing in save_args, because it is about reading; a "
+                "sink has topic: NAME"
+            )
+    if "topic" in load_args:
+        raise DatasetError(
+            "'topic' does nothing in load_args, because it is about writing; a source "
+            "has subscribe: NAME"
+        )
+
+
+def topics(options: dict[str, Any]) -> list[str]:
+    """Return the topics that options name, as far as they name any."""
+    given = {key.lower(): value for key, value in options.items()}
+    if "assign" in given:
+        return sorted(json.loads(given["assign"]))
+    names = str(given.get("subscribe") or given.get("topic") or "").split(",")
+    return [name.strip() for name in names if name.strip()]
+
+
+def connection(options: dict[str, Any]) -> dict[str, str]:
+    """Return what a client of Kafka's needs to connect."""
+    return {
+        key.removeprefix("kafka."): str(value)
+        for key, value in options.items()
+        if key.startswith("kafka.")
+    }
+
+
+def problems(wanted: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Ask each broker once for the topics of all entries; say what is not there.
+
+    Args:
+        wanted: For each entry of the catalog, its options with its credentials.
+    """
+    groups: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, options in wanted.items():
+        groups.setdefault(str(sorted(connection(options).items())), {})[name] = options
+    for entries in groups.values():
+        yield from _of_one_broker(entries)
+
+
+def _of_one_broker(entries: dict[str, dict[str, Any]]) -> Iterator[str]:
+    names, settings = " and ".join(entries), connection(next(iter(entries.values())))
+    servers = settings.get("bootstrap.servers")
+    if not servers:
+        yield f"{names}: no broker is named; add kafka.bootstrap.servers: host:port"
+        return
+    try:
+        there = _topics_of({**settings, **RETRIES})
+    except Exception as error:
+        yield f"{names}: {_explained(error, servers)}"
+        return
+    for name, options in entries.items():
+        for topic in topics(options):
+            if topic not in there:
+                yield (
+                    f"{name}: broker {servers} has no topic {topic}; create it, or "
+                    "correct its name (kedro streams broker makes those of the catalog)"
+                )
+
+
+def _topics_of(settings: dict[str, Any]) -> set[str]:
+    """List topics with the client that Spark uses itself."""
+    spark = get_spark("kafka")
+    jvm: Any = spark._jvm
+    properties = jvm.java.util.Properties()
+    for key, value in settings.items():
+        properties.setProperty(key, str(value))
+    client = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+    try:
+        return set(client.listTopics().names().get())
+    finally:
+        client.close(jvm.java.time.Duration.ofSeconds(1))
+
+
+def _explained(error: Exception, servers: str) -> str:
+    """Translate what Kafka's client says into what to do."""
+    text = _causes(error)
+    if "Authentication" in text and "Ssl" not in text:
+        return (
+            f"broker {servers} does not accept user and password; correct "
+            "kafka.sasl.mechanism and kafka.sasl.jaas.config in the credentials"
+        )
+    if re.search("Ssl|SSL|Certificate|PKIX|keystore|truststore|PEM", text):
+        return (
+            f"broker {servers} is not trusted, or does not trust us; correct "
+            "kafka.ssl.truststore.certificates (the CA that signed its certificate) or "
+            "kafka.ssl.truststore.location in the credentials"
+        )
+    if "TimeoutException" in text or "No resolvable" in text:
+        return (
+            f"broker {servers} does not answer; start it (kedro streams broker), or "
+            "correct kafka.bootstrap.servers and kafka.security.protocol"
+        )
+    return f"broker {servers} refuses: {first_sentence(error)}"
+
+
+def _causes(error: Exception) -> str:
+    """Return the classes and messages of an error of Java's, down to its root."""
+    java: Any = getattr(error, "java_exception", None)
+    found = [str(error)] if java is None else []
+    while java is not None:
+        found.append(str(java.toString()))
+        java = java.getCause()
+    return "\n".join(found)

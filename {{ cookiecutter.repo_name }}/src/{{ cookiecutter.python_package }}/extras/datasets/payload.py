@@ -1,0 +1,298 @@
+"""How the value of a Kafka message becomes columns, and back."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from kedro.io import DatasetError
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
+
+from . import arguments, schemas
+from .avro import Avro, Parsed
+
+FORMATS = ("json", "avro", "csv", "text", "binary")
+KEYS = ("format", "schema", "registry", "options", "keep", "malformed")
+SINK_KEYS = ("key", "topic", "headers")
+MALFORMED = ("fail", "drop", "keep")
+MESSAGE = ("key", "timestamp", "partition", "offset", "topic", "headers")
+CORRUPT = "_malformed"
+NESTED = (ArrayType, MapType, StructType)
+
+# Spark would cut microseconds off, and then no time would come back as it was.
+PRECISE = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+LEFT_OUT = "malformed_messages"  # how many, in what Spark observes
+_reads = count()
+
+TOMBSTONE = "it has no value (a tombstone)"
+EMPTY = "it is empty"
+
+
+class Payload:
+    """The ``payload`` of a catalog entry."""
+
+    def __init__(self, config: dict[str, Any], credentials: dict[str, Any]) -> None:
+        """Refuse every mistake that can be seen without Spark."""
+        arguments.refuse_unknown_keys(config, (*KEYS, *SINK_KEYS), "payload")
+        self.format = _one_of("format", config.get("format"), FORMATS)
+        self.malformed = _one_of(
+            "malformed", config.get("malformed", "fail"), MALFORMED
+        )
+        self._keep = config.get("keep") or []
+        self.routes = {k: config[k] for k in SINK_KEYS if config.get(k)}
+        self._codec = self._built(config, credentials)
+        for field in self._keep:
+            _one_of("keep", field, MESSAGE)
+
+    def _built(self, config: dict[str, Any], credentials: dict[str, Any]) -> Any:
+        if self.format == "avro":
+            return Avro(config.get("schema"), config.get("registry") or {}, credentials)
+        if config.get("registry"):
+            raise DatasetError(
+                f"payload.registry is for format avro, and this is {self.format}; "
+                "remove it, or write format: avro"
+            )
+        schema = schemas.understood(config.get("schema"))
+        if self.format in ("text", "binary"):
+            return _Bare(self.format, schema)
+        return _Text(self.format, schema, config.get("options") or {})
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether Spark must be asked for the headers of messages."""
+        return "headers" in self._keep
+
+    # --- reading -------------------------------------------------------------
+
+    def decode(
+        self, messages: DataFrame, name: str, written: StructType | None
+    ) -> DataFrame:
+        """Return the columns of the values; what is malformed fails, or is counted."""
+        parsed = self._parsed(messages, written)
+        columns = [f"_parsed.{_quoted(field)}" for field in self._fields(parsed)]
+        kept = [_kept(field) for field in self._keep]
+        if self.malformed == "fail":
+            checked = F.when(F.col("_reason").isNull(), F.col("_parsed"))
+            parsed = parsed.withColumn("_parsed", checked.otherwise(_failure()))
+            return parsed.select(*columns, *kept)
+        is_malformed = F.col("_reason").isNotNull()
+        left_out = F.count_if(is_malformed).alias(LEFT_OUT)
+        # Spark wants another name for each time that a stream reads the entry.
+        counted = parsed.observe(f"{name} {next(_reads)}", left_out)
+        return counted.where(~is_malformed).select(*columns, *kept)
+
+    def rejected(self, messages: DataFrame, written: StructType | None) -> DataFrame:
+        """Return the messages that ``decode`` leaves out, as they came, and why."""
+        parsed = self._parsed(messages, written)
+        return parsed.where(F.col("_reason").isNotNull()).select(
+            "topic",
+            "partition",
+            "offset",
+            "timestamp",
+            "key",
+            "value",
+            F.col("_reason").alias("reason"),
+        )
+
+    def _parsed(self, messages: DataFrame, written: StructType | None) -> DataFrame:
+        value = F.col("value")
+        parsed: Parsed = self._codec.parse(value, written)
+        frame = messages.withColumn("_parsed", parsed.columns)
+        reason = F.when(value.isNull(), self._tombstone())
+        if self.format not in ("text", "binary"):
+            reason = reason.when(F.length(value) == 0, EMPTY)
+        return frame.withColumn("_reason", reason.otherwise(parsed.reason))
+
+    def _tombstone(self) -> Column:
+        """With its key, a message without a value says what was deleted."""
+        return F.lit(None if "key" in self._keep else TOMBSTONE)
+
+    def _fields(self, parsed: DataFrame) -> list[str]:
+        struct = parsed.schema["_parsed"].dataType
+        assert isinstance(struct, StructType)
+        fields = [name for name in struct.names if name != CORRUPT]
+        clash = {f"message_{field}" for field in self._keep} & set(fields)
+        if clash:
+            raise DatasetError(
+                f"the payload has a column {min(clash)}, which payload.keep would add "
+                "as well; leave it out of keep, or rename the column in the schema"
+            )
+        return fields
+
+    # --- writing -------------------------------------------------------------
+
+    def encode(self, rows: DataFrame, topic: str | None) -> DataFrame:
+        """Return messages: a value made of all columns, and what routes them."""
+        value = self._codec.write(self._carried(rows.schema), topic)
+        routes = [_route(name, rows.schema[c]) for name, c in self.routes.items()]
+        return rows.select(value.alias("value"), *routes)
+
+    def unstorable(self, schema: StructType) -> Iterator[str]:
+        """Find what a message has no place for."""
+        for key, column in self.routes.items():
+            if column not in schema.names:
+                yield (
+                    f"payload.{key} is {column}, and there is no such column; there are "
+                    f"{', '.join(schema.names)}"
+                )
+        yield from self._codec.unstorable(self._carried(schema))
+
+    def _carried(self, schema: StructType) -> StructType:
+        """The key stays in the value, so that a reader needs nothing else."""
+        routes = {c for k, c in self.routes.items() if k != "key"}
+        if self.format in ("text", "binary"):
+            routes |= set(self.routes.values())
+        return StructType([field for field in schema if field.name not in routes])
+
+
+class _Text:
+    """JSON or CSV: one text for all columns."""
+
+    def __init__(
+        self, format: str, schema: schemas.Schema, options: dict[str, Any]
+    ) -> None:
+        self._format = format
+        self._schema = schema
+        self._options = options
+
+    def parse(self, value: Column, written: StructType | None) -> Parsed:
+        schema = schemas.struct_of(schemas.loaded(self._schema) or written or "")
+        if not schema.fields:
+            raise DatasetError(
+                f"payload.format {self._format} needs a schema to read messages by; "
+                "add schema: sku STRING, units INT under payload"
+            )
+        read = F.from_json if self._format == "json" else F.from_csv
+        nullable = [StructField(f.name, f.dataType) for f in schema]
+        whole = StructType([*nullable, StructField(CORRUPT, _type("string"))])
+        options = {
+            **_texts(self._options),
+            "mode": "PERMISSIVE",
+            "columnNameOfCorruptRecord": CORRUPT,
+        }
+        given = whole if self._format == "json" else _ddl(whole)
+        columns = read(value.cast("string"), given, options)  # type: ignore[arg-type]
+        parsed = F.col("_parsed")
+        is_bad = parsed.isNull() | parsed[CORRUPT].isNotNull()
+        reason = f"it is not {self._format} of the schema {_ddl(schema)}"
+        return Parsed(columns, F.when(is_bad, reason))
+
+    def write(self, carried: StructType, topic: str | None) -> Column:
+        columns = F.struct(*[F.col(_quoted(name)) for name in carried.names])
+        options = {**PRECISE, **_texts(self._options)}
+        return (F.to_json if self._format == "json" else F.to_csv)(columns, options)
+
+    def unstorable(self, carried: StructType) -> Iterator[str]:
+        if self._format == "csv":
+            yield from nested_in_csv(carried, "payload.format: json")
+
+
+class _Bare:
+    """A text or bytes: the value is the only column."""
+
+    def __init__(self, format: str, schema: schemas.Schema) -> None:
+        self._type = "string" if format == "text" else "binary"
+        self._format = format
+        self._schema = schema
+
+    def parse(self, value: Column, written: StructType | None) -> Parsed:
+        schema = schemas.loaded(self._schema)
+        names = schemas.struct_of(schema).names if schema else ["value"]
+        if len(names) != 1:
+            raise DatasetError(
+                f"payload.format {self._format} makes one column of a message, and the "
+                f"schema has {len(names)}; write e.g. schema: line {self._type.upper()}"
+            )
+        column = F.struct(value.cast(self._type).alias(names[0]))
+        return Parsed(column, F.lit(None))
+
+    def write(self, carried: StructType, topic: str | None) -> Column:
+        return F.col(_quoted(carried.names[0])).cast(self._type)
+
+    def unstorable(self, carried: StructType) -> Iterator[str]:
+        if len(carried) != 1:
+            yield (
+                f"payload.format {self._format} writes one column, and here are "
+                f"{len(carried)} ({', '.join(carried.names)}), of which the others would "
+                "be lost; select one, or write format: json"
+            )
+        elif isinstance(kind := carried[0].dataType, NESTED):
+            yield (
+                f"column {carried[0].name} is of type {kind.typeName()}, and "
+                f"payload.format {self._format} has no place for that; write format: json"
+            )
+
+
+def nested_in_csv(schema: StructType, instead: str) -> Iterator[str]:
+    """Find columns that a line of CSV has no place for."""
+    for field in schema:
+        if isinstance(field.dataType, NESTED):
+            yield (
+                f"column {field.name} is of type {field.dataType.typeName()}, and csv "
+                f"has no place for that; select its parts (e.g. {field.name}.start AS "
+                f"start), or set {instead}"
+            )
+
+
+def _failure() -> Column:
+    """Stop the stream, and say which message it was."""
+    place = F.concat_ws(
+        " ", F.lit("message"), "offset", F.lit("of partition"), "partition",
+        F.lit("of topic"), "topic",
+    )  # fmt: skip
+    advice = "; to go on without it, set payload.malformed: drop, or keep"
+    return F.raise_error(
+        F.concat(place, F.lit(" cannot be read: "), F.col("_reason"), F.lit(advice))
+    )
+
+
+def _kept(field: str) -> Column:
+    column = F.col(field).cast("string") if field == "key" else F.col(field)
+    return column.alias(f"message_{field}")
+
+
+def _route(name: str, field: StructField) -> Column:
+    column = F.col(_quoted(field.name))
+    is_text = name != "headers" and not isinstance(field.dataType, BinaryType)
+    return (column.cast("string") if is_text else column).alias(name)
+
+
+def _one_of(key: str, given: Any, known: tuple[str, ...]) -> str:
+    if given not in known:
+        what = "is missing" if given is None else f"'{given}' does not exist"
+        choice = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise DatasetError(f"payload.{key} {what}; write {choice}")
+    return given
+
+
+def _texts(options: dict[str, Any]) -> dict[str, str]:
+    return {
+        k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()
+    }
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _type(name: str) -> DataType:
+    return DataType.fromDDL(name)
+
+
+def _ddl(schema: StructType) -> str:
+    return ", ".join(
+        f"{f.name if f.name.isidentifier() else _quoted(f.name)} "
+        f"{f.dataType.simpleString()}"
+        for f in schema
+    )

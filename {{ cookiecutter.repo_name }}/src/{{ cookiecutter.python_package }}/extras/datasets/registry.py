@@ -1,0 +1,142 @@
+"""A schema registry that speaks Confluent's language."""
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import fastavro
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from kedro.io import DatasetError
+
+from ..streams.errors import first_sentence
+
+HEAD = 5  # bytes before the record: a zero, and four of the schema's id
+NOT_FOUND = 404
+Secrets = tuple[tuple[str, Any], ...]
+
+
+class Registry:
+    """The schemas of one subject."""
+
+    def __init__(self, config: dict[str, Any], credentials: dict[str, Any]) -> None:
+        self.url = str(config["url"])
+        self.subject = config.get("subject")
+        self._version = config.get("version", "latest")
+        secrets = {
+            key.removeprefix("registry."): value
+            for key, value in credentials.items()
+            if key.startswith("registry.")
+        }
+        self.secrets: Secrets = tuple(sorted(secrets.items()))
+
+    def newest(self) -> tuple[int, dict[str, Any]]:
+        """Return the id and the schema that rows have: the newest, or a pinned one."""
+        subject = self._named()
+        with self._explained():
+            if self._version == "latest":
+                found = self._client().get_latest_version(subject)
+            else:
+                found = self._client().get_version(subject, int(self._version))
+        return int(found.schema_id or 0), _record(found.schema)
+
+    def all(self) -> dict[int, dict[str, Any]]:
+        """Return all versions that there are by now, by id."""
+        client, subject = self._client(), self._named()
+        with self._explained():
+            numbers = client.get_versions(subject)
+            found = [client.get_version(subject, number) for number in numbers]
+        return {int(v.schema_id or 0): _record(v.schema) for v in found}
+
+    def register(self, schema: dict[str, Any], topic: str | None) -> int:
+        """Add a schema, unless it is there already; return its id."""
+        subject = self.subject or f"{topic}-value"
+        with self._explained():
+            new = Schema(json.dumps(schema), "AVRO")
+            return self._client().register_schema(subject, new)
+
+    def _named(self) -> str:
+        if not self.subject:
+            raise DatasetError(
+                "payload.registry does not say whose schema to use; add subject: "
+                "<topic>-value"
+            )
+        return self.subject
+
+    def _client(self) -> SchemaRegistryClient:
+        return _client(self.url, self.secrets)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say in a sentence what a registry refuses."""
+        try:
+            yield
+        except Exception as error:
+            raise DatasetError(
+                f"the schema registry at {self.url} refuses subject {self.subject}: "
+                f"{first_sentence(error)}; correct url, subject and version under "
+                "payload.registry, or registry.basic.auth.user.info in the credentials"
+            ) from error
+
+
+class Newcomers:
+    """Rewrites messages whose schema is newer than the stream, for its reader.
+
+    Runs on executors. A schema is asked for once; an unknown one stays unknown.
+    """
+
+    def __init__(self, registry: Registry, reader: dict[str, Any]) -> None:
+        self._url, self._secrets = registry.url, registry.secrets
+        self._reader = json.dumps(reader)
+
+    def __call__(self, message: bytes | None) -> bytes | None:
+        """Return the record in the reader's schema; None if it is not possible."""
+        if message is None:
+            return None
+        number = int.from_bytes(message[1:HEAD], "big")
+        writer = _asked(self._url, self._secrets, number)
+        if writer is None:
+            return None
+        reader = _parsed(self._reader)
+        moved = io.BytesIO()
+        try:
+            body = io.BytesIO(message[HEAD:])
+            row = fastavro.schemaless_reader(body, writer, reader)
+            fastavro.schemaless_writer(moved, reader, row)
+        except Exception:
+            return None
+        return moved.getvalue()
+
+
+@lru_cache(maxsize=1000)
+def _asked(url: str, secrets: Secrets, number: int) -> Any:
+    """Ask for a schema, once; None if the registry has none of that number."""
+    try:
+        return _parsed(str(_client(url, secrets).get_schema(number).schema_str))
+    except SchemaRegistryError as error:
+        if error.http_status_code == NOT_FOUND:
+            return None
+        raise
+
+
+@lru_cache(maxsize=1000)
+def _parsed(schema: str) -> Any:
+    return fastavro.parse_schema(json.loads(schema))
+
+
+def _client(url: str, secrets: Secrets) -> SchemaRegistryClient:
+    return SchemaRegistryClient({"url": url, **dict(secrets)})
+
+
+def _record(schema: Schema) -> dict[str, Any]:
+    """Return a schema as Spark can use it."""
+    content = json.loads(str(schema.schema_str))
+    if schema.references or not isinstance(content, dict) or "fields" not in content:
+        raise DatasetError(
+            "the registry's schema is not one whole Avro record, and only that becomes "
+            "columns; register a record that refers to no other schema"
+        )
+    return content

@@ -1,0 +1,76 @@
+"""Schemas, however they are written down."""
+
+import json
+from typing import Any
+
+from kedro.io import DatasetError
+from pyspark.errors import ParseException
+from pyspark.sql.types import StructType
+
+from ..streams.errors import first_sentence
+from ..streams.files import at
+from . import arguments
+
+ADVICE = "it should hold what frame.schema.json() gives"
+Schema = str | StructType | dict[str, Any] | None
+
+
+def understood(schema: Schema) -> Schema:
+    """Turn a mapping into a schema; a file is read later, when Spark runs."""
+    if isinstance(schema, dict) and "filepath" not in schema:
+        return _struct(schema, "schema")
+    return schema
+
+
+def loaded(schema: Schema) -> str | StructType | None:
+    """Read a schema that is in a file of its own; others are ready to be used."""
+    if not isinstance(schema, dict):
+        return schema
+    path = arguments.absolute(schema["filepath"])
+    return _struct(read_json(path, ADVICE), f"schema file {path}")
+
+
+def read_json(path: str, advice: str) -> Any:
+    """Read a file that holds a schema, from wherever Spark can read."""
+    text = at(path).read()
+    if text is None:
+        raise DatasetError(
+            f"schema file {path} does not exist; correct the filepath under schema, or "
+            "write the file with Path(filepath).write_text(frame.schema.json())"
+        )
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DatasetError(
+            f"schema file {path} is not JSON ({error}); {advice}"
+        ) from error
+
+
+def struct_of(schema: str | StructType) -> StructType:
+    """Return a schema as a struct; Spark must be running to understand a text."""
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        struct = StructType.fromDDL(schema)
+    except ParseException as error:
+        raise DatasetError(not_understood(schema, error)) from error
+    assert isinstance(struct, StructType)
+    return struct
+
+
+def not_understood(schema: Any, error: Exception) -> str:
+    """Say how columns are written."""
+    return (
+        f"schema '{schema}' is not understood ({first_sentence(error)}); write columns "
+        "as 'name TYPE, name TYPE', e.g. sku STRING, units INT"
+    )
+
+
+def _struct(content: Any, where: str) -> StructType:
+    try:
+        return StructType.fromJson(content)
+    except Exception as error:
+        raise DatasetError(
+            f"{where} is JSON but not a schema; {ADVICE}, that is a mapping with "
+            "type: struct and fields: a list of name, type, nullable, metadata"
+        ) from error

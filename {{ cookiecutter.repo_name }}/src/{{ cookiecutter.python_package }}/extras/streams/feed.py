@@ -1,0 +1,106 @@
+"""Sample rows that arrive while you watch."""
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
+
+from ..datasets import SparkStreamingDataset
+from . import checks
+from .session import get_spark
+from .topology import Topology
+
+FILE_OPTIONS = ("header", "sep", "timestampFormat")  # as the reader expects it
+
+
+class Feed:
+    """Sends the rows of sample files to where a stream reads."""
+
+    def __init__(
+        self, samples: SparkStreamingDataset, target: SparkStreamingDataset, now: bool
+    ) -> None:
+        self._target = target
+        rows = _samples(samples)
+        self._rows = (_moved_to_now(rows) if now else rows).collect()
+        self._schema = rows.schema
+        self.total = len(self._rows)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are rows that were not sent yet."""
+        return bool(self._rows)
+
+    def send(self, count: int) -> int:
+        """Send the next rows, at most so many; return how many there were."""
+        chunk, self._rows = self._rows[:count], self._rows[count:]
+        if chunk:
+            rows = get_spark().createDataFrame(chunk, self._schema).coalesce(1)
+            _send(rows, self._target)
+        return len(chunk)
+
+
+def _samples(entry: SparkStreamingDataset) -> DataFrame:
+    """Read sample files in order; an entry of broken lines gives them as they are."""
+    if entry.malformed_only:
+        return entry.as_table()
+    rows = entry.as_table(mode="DROPMALFORMED")
+    return rows.orderBy("_metadata.file_path", F.monotonically_increasing_id())
+
+
+def _moved_to_now(rows: DataFrame) -> DataFrame:
+    """Move all times by as much as it takes for the newest to be now."""
+    times = [f.name for f in rows.schema if isinstance(f.dataType, TimestampType)]
+    if not times:
+        return rows
+    newest = rows.select(*[F.max(time) for time in times]).first()
+    moved = F.current_timestamp() - F.lit(max(newest or ()))
+    return rows.withColumns({time: F.col(time) + moved for time in times})
+
+
+def _send(rows: DataFrame, target: SparkStreamingDataset) -> None:
+    if not target.is_kafka:
+        _drop_file(rows, target)
+        return
+    is_broken = target.malformed_only
+    messages = rows.select("value") if is_broken else target.outgoing(rows)
+    writer = messages.write.format("kafka").options(**target.connection)
+    writer.option("topic", target.topics[0]).save()
+
+
+def _drop_file(rows: DataFrame, target: SparkStreamingDataset) -> None:
+    """Write a file elsewhere and move it, so that no stream sees half of it."""
+    folder = Path(str(target.filepath))
+    options = {k: v for k in FILE_OPTIONS if (v := target.reader_option(k))}
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        rows.write.format(target.file_format).options(**options).save(f"{scratch}/rows")
+        part = next(Path(scratch).glob("rows/part-*"))
+        shutil.move(part, folder / f"fed_{time.time_ns()}.{target.file_format}")
+
+
+def send_samples(
+    samples: Topology, targets: Topology, rate: int, now: bool
+) -> Iterator[str]:
+    """Send rows to all sources that nothing in the project writes; say what was sent."""
+    get_spark(*samples.formats, *targets.formats)
+    checks.refuse(checks.unreachable(targets))
+    feeds = {
+        name: Feed(samples.sources[name], target, now)
+        for name, target in targets.sources.items()
+        if name not in targets.streams
+        and target.is_stream
+        and (target.is_kafka or not target.malformed_only)
+    }
+    sent: Counter[str] = Counter()
+    while any(feeds[name].has_more for name in feeds):
+        began = time.monotonic()
+        for name, one in feeds.items():
+            if count := one.send(rate):
+                sent[name] += count
+                yield f"{name}: {sent[name]} of {one.total} rows sent"
+        time.sleep(max(0.0, began + 1 - time.monotonic()))
