@@ -1,12 +1,15 @@
 """Real servers for the tests, from Maven's jars, on free ports of this machine."""
 
+import base64
 import fcntl
 import socket
 import subprocess
 import tarfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyspark
@@ -105,6 +108,11 @@ class Kafka:
 
     def partitions(self, name: str) -> int:
         return len(self._admin.list_topics(name, timeout=30).topics[name].partitions)
+
+    def forget(self, name: str, before: int) -> None:
+        """Delete messages of the first partition, as retention does."""
+        oldest = TopicPartition(name, 0, before)
+        self._admin.delete_records([oldest])[oldest].result(30)
 
     def delete(self, name: str) -> None:
         self._admin.delete_topics([name])[name].result(30)
@@ -285,6 +293,32 @@ def registry_server(folder: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def guarded(url: str, user_info: str) -> Iterator[str]:
+    """Run a door in front of a registry that opens to a user and a password."""
+    wanted = f"Basic {base64.b64encode(user_info.encode()).decode()}"
+
+    class Door(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.headers["Authorization"] != wanted:
+                self.send_response(401)
+                self.end_headers()
+                return
+            body = fetch(url + self.path).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Door) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def _answers(url: str) -> bool:

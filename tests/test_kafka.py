@@ -11,6 +11,7 @@ from servers import PASSWORD, free_port
 FLAT = "sku STRING, units INT, at TIMESTAMP, price DECIMAL(10,3), on DATE, ok BOOLEAN"
 DEEP = f"{FLAT}, box STRUCT<width: DOUBLE, marks: ARRAY<INT>>, by MAP<STRING, INT>"
 SIMPLE = "sku STRING, units INT"
+JSON = {"format": "json", "schema": SIMPLE}
 AVRO = {
     "type": "record",
     "name": "delivery",
@@ -139,23 +140,34 @@ def test_every_type_goes_there_and_back(
     )
 
 
+@pytest.mark.parametrize("form", ["json", "avro"])
+def test_a_column_that_is_never_empty_comes_back_as_it_was(
+    source, sink, written, stream_of, form
+):
+    there = sink({"format": form})
+    there.save(stream_of([("A",)], "sku STRING").selectExpr("sku", "1 AS units"))
+    finish(there)
+    back, _ = written(source({"format": form, "schema": SIMPLE}).load())
+    assert [tuple(row) for row in back] == [("A", 1)]
+
+
 def _rows(spark, rows, schema):
     return spark.createDataFrame(rows, schema).collect()
 
 
 @pytest.mark.parametrize(
-    ("form", "kind", "value"),
-    [("text", "STRING", "häh?"), ("binary", "BINARY", b"\x00")],
+    ("form", "kind", "value", "key"),
+    [("text", "STRING", "häh?", "k"), ("binary", "BINARY", b"\x00", b"k")],
 )
 def test_a_bare_value_is_one_column(
-    source, sink, written, stream_of, form, kind, value
+    source, sink, written, stream_of, form, kind, value, key
 ):
     there = sink({"format": form, "key": "id"})
     there.save(stream_of([("k", value)], f"id STRING, line {kind}"))
     finish(there)
     entry = source({"format": form, "schema": f"line {kind}", "keep": ["key"]})
     rows, _ = written(entry.load())
-    assert [(row.line, row.message_key) for row in rows] == [(value, "k")]
+    assert [(row.line, row.message_key) for row in rows] == [(value, key)]
 
 
 def test_without_a_payload_messages_are_as_spark_gives_them(
@@ -217,6 +229,32 @@ def test_options_of_sparks_source_pass_through(source, kafka, topic, written):
     assert query.lastProgress["batchId"] == 1
 
 
+READERS = {
+    "assign": lambda topic: {"assign": {topic: [0]}},
+    "assign as text": lambda topic: {"assign": json.dumps({topic: [0]})},
+    "pattern": lambda topic: {"subscribePattern": f"{topic}.*"},
+    "timestamp": lambda topic: {"subscribe": topic, "startingTimestamp": 0},
+    "offsets": lambda topic: {
+        "subscribe": topic,
+        "startingOffsets": {topic: {"0": -2}},
+        "minOffsetsPerTrigger": 100,
+        "maxTriggerDelay": "1s",
+        "fetchOffset.numRetries": 5,
+        "kafkaConsumer.pollTimeoutMs": 10_000,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_there_are_many_ways_to_say_what_to_read(dataset, kafka, topic, written, kind):
+    kafka.send(topic, b'{"sku": "A", "units": 1}')
+    options = {**kafka.options, "startingOffsets": "earliest", **READERS[kind](topic)}
+    if kind == "timestamp":
+        del options["startingOffsets"]
+    entry = dataset(file_format="kafka", load_args=options, payload=JSON)
+    assert [tuple(row) for row in written(entry.load())[0]] == [("A", 1)]
+
+
 # --- malformed ---------------------------------------------------------------
 
 BAD = {
@@ -257,7 +295,8 @@ def test_a_malformed_message_fails_is_dropped_or_kept(
     (kept,) = written(entry.load(), 2)[0]
     assert (kept.key, kept.value, kept.topic) == (b"key", value, topic)
     assert (kept.partition, kept.offset) == (0, 1)
-    assert kept.timestamp and kept.reason == (reason or kept.reason)
+    assert kept.timestamp and kept.reason
+    assert reason is None or kept.reason == reason
 
     with pytest.raises(Exception, match=f"message 1 of partition 0 of topic {topic}"):
         written(source(payload).load(), 3)
@@ -268,6 +307,31 @@ def test_an_entry_can_be_read_twice_in_one_stream(source, kafka, topic, written)
     entry = source({"format": "json", "schema": SIMPLE, "malformed": "drop"})
     rows, _ = written(entry.load().unionByName(entry.load()))
     assert [tuple(row) for row in rows] == [("A", 1)] * 2
+
+
+def test_a_malformed_message_fails_even_where_no_column_is_used(
+    source, kafka, topic, spark
+):
+    kafka.send(topic, b"?")
+    counted = source({"format": "json", "schema": SIMPLE}).load().groupBy().count()
+    writer = counted.writeStream.format("memory").queryName("counted")
+    query = writer.outputMode("complete").trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="message 0 of partition 0") as failure:
+        query.awaitTermination()
+    assert failure
+
+
+def test_a_message_without_a_column_that_must_be_there_is_malformed(
+    source, kafka, topic, written
+):
+    kafka.send(topic, b'{"SKU-ID": "A", "units": 1}', b'{"sku": "B"}')
+    schema = "sku STRING NOT NULL, units INT"
+    payload = {"format": "json", "schema": schema, "malformed": "keep"}
+    rows, _ = written(source(payload).load(), 1)
+    assert [tuple(row) for row in rows] == [("B", None)]
+    ((kept,), _) = written(source(payload, malformed_only=True).load(), 2)
+    assert kept.value == b'{"SKU-ID": "A", "units": 1}'
+    assert "sku string not null" in kept.reason
 
 
 def test_with_its_key_a_tombstone_says_what_was_deleted(source, kafka, topic, written):
@@ -288,8 +352,6 @@ def test_a_message_that_is_too_large_for_the_broker_is_said_so(
 
 # --- refused before anything starts ------------------------------------------
 
-JSON = {"format": "json", "schema": SIMPLE}
-
 
 @pytest.mark.parametrize(
     ("keys", "sentence"),
@@ -301,6 +363,7 @@ JSON = {"format": "json", "schema": SIMPLE}
         ({"load_args": {"truncate": False}}, "it is an option of the console"),
         ({"load_args": {"security.protocol": "SSL"}}, "write kafka.security.protocol"),
         ({"load_args": {"topic": "t"}}, "a source has subscribe: NAME"),
+        ({"load_args": {"assign": "t"}}, "write e.g. assign: {readings: [0, 1]}"),
         ({"load_args": {"schema": SIMPLE}}, "move it under payload"),
         (
             {"load_args": {"kafka.sasl.jaas.config": "x"}},
@@ -321,6 +384,14 @@ JSON = {"format": "json", "schema": SIMPLE}
         ),
         ({"payload": JSON | {"malformed": "skip"}}, "write fail, drop or keep"),
         (
+            {"payload": {"format": "text", "options": {"sep": ";"}}},
+            "payload.options are for the formats csv and json",
+        ),
+        (
+            {"payload": {"format": "avro", "registry": {"url": "http://me:my@x"}}},
+            "put it into the credentials, as registry.basic.auth.user.info",
+        ),
+        (
             {"payload": JSON | {"keep": ["value"]}},
             "payload.keep 'value' does not exist",
         ),
@@ -340,7 +411,7 @@ JSON = {"format": "json", "schema": SIMPLE}
             {"file_format": "json", "filepath": "x", "payload": JSON},
             "file_format: kafka",
         ),
-        ({"file_format": "rate", "malformed_only": True}, "it works with csv and json"),
+        ({"file_format": "rate", "malformed_only": True}, "remove this entry and the"),
     ],
 )
 def test_what_an_entry_gets_wrong_is_refused_at_once(code, keys, sentence):
@@ -387,6 +458,13 @@ def test_a_sink_without_a_topic_is_refused(sink, spark):
     frame = spark.createDataFrame([], "sku STRING")
     (problem,) = sink({"format": "json"}, topic=None).unstorable(frame.schema)
     assert "no topic is named; add topic: NAME to save_args" in problem
+
+
+def test_a_topic_by_option_and_by_column_is_refused(sink, spark):
+    frame = spark.createDataFrame([], "sku STRING, to STRING")
+    payload = {"format": "json", "topic": "to"}
+    (problem,) = sink(payload, topic="t").unstorable(frame.schema)
+    assert "a topic is named by save_args and by a column" in problem
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "avro"])

@@ -25,7 +25,6 @@ CATALOG = "conf/kafka/catalog.yml"
 INVENTORY = "data/02_intermediate/kafka/inventory"
 SENSOR = ("--env=kafka", "--pipelines=sensor")
 ALONE = ("--env=kafka", "--nodes=describe_deliveries,stamp_processing_time")
-QUICK = ("backoff: 5 seconds", "backoff: 0.1 seconds")
 
 
 def prepare(project: Project, kafka: Kafka) -> dict[str, str]:
@@ -76,7 +75,11 @@ def newest_by_key(kafka: Kafka, topic: str) -> list[dict]:
 # --- the environment ---------------------------------------------------------
 
 
-def test_topics_give_the_rows_that_files_give(project, kafka, topics):
+def windows_in(kafka: Kafka, topic: str) -> list[dict]:
+    return [json.loads(value) for _, value in kafka.messages(topic)]
+
+
+def test_topics_give_the_rows_that_files_give(project, kafka, topics, spark):
     sent = ok(
         *project.command("streams", "feed", "--env=kafka", "--rate=100"),
         cwd=project.folder,
@@ -94,16 +97,16 @@ def test_topics_give_the_rows_that_files_give(project, kafka, topics):
     windows = [
         f"{row['sensor_id']},{_millis(row['window_start'])},"
         f"{_millis(row['window_end'])},{row['mean_value']},{row['readings']}"
-        for row in map(
-            json.loads,
-            dict.fromkeys(v for _, v in kafka.messages(topics["sensor_windows"])),
-        )
+        for row in windows_in(kafka, topics["sensor_windows"])
     ]
     assert sorted(windows) == expected_averages(project)
 
     assert "1 malformed messages left out so far" in " ".join(text.split())
     malformed = project.folder / "data/02_intermediate/kafka/malformed"
-    assert len(committed_files(malformed)) > 0
+    (kept,) = spark.read.parquet(str(malformed)).collect()
+    assert kept.value == b"dock,#ERR,line dropped" and kept.topic == topics["readings"]
+    assert (kept.partition, kept.key) == (0, None) and kept.offset >= 0
+    assert "it is not json of the schema" in kept.reason
     status = project.kedro("streams", "status", "--env=kafka").stdout
     assert "1 messages left out in the last run" in status
     check = project.kedro("streams", "check", "--env=kafka")
@@ -112,6 +115,31 @@ def test_topics_give_the_rows_that_files_give(project, kafka, topics):
 
 def _millis(text: str) -> str:
     return text.replace("000Z", "Z")
+
+
+def test_avro_messages_give_the_same_averages(project, kafka, topics):
+    project.edit(
+        CATALOG, ("json\n    schema: sensor_id", "avro\n    schema: sensor_id")
+    )
+    ok(
+        *project.command("streams", "feed", "--env=kafka", "--rate=100"),
+        cwd=project.folder,
+    )
+    project.run(*SENSOR)
+    means = [row["mean_value"] for row in windows_in(kafka, topics["sensor_windows"])]
+    expected = [float(line.split(",")[3]) for line in expected_averages(project)]
+    assert sorted(means) == sorted(expected)
+
+
+def test_a_malformed_message_ends_a_stream_that_is_to_fail_without_a_retry(
+    project, kafka, topics
+):
+    project.edit(CATALOG, ("malformed: keep", "malformed: fail"))
+    kafka.send(topics["readings"], reading(0), b"?")
+    result = project.kedro("run", *SENSOR)
+    assert result.returncode == 1
+    assert f"message 1 of partition 0 of topic {topics['readings']}" in result.stderr
+    assert "restart 1 of 3" not in result.stdout + result.stderr
 
 
 def test_what_a_broker_has_not_is_said_before_any_stream_starts(project, kafka, topics):
@@ -262,7 +290,11 @@ def test_a_password_is_nowhere_to_be_seen(project, secured):
     with_credentials(project, secured.by_password("SCRAM-SHA-256"))
     events = project.folder / "events"
     events.mkdir()
-    settings = {"spark.eventLog.enabled": True, "spark.eventLog.dir": str(events)}
+    settings = {
+        "spark.eventLog.enabled": True,
+        "spark.eventLog.dir": str(events),
+        "spark.eventLog.compress": False,
+    }
     (project.folder / "conf/kafka/spark.yml").write_text(yaml.safe_dump(settings))
     broker.send(topics["readings"], *map(reading, range(60)))
     with project.live(*SENSOR) as run:
@@ -336,10 +368,11 @@ def test_a_repository_that_cannot_be_reached_is_said_so_with_the_ways_around(pro
 
 
 def test_kills_between_topic_and_files_lose_nothing_and_double_nothing(
-    project, kafka, topics
+    project, kafka, topics, spark
 ):
     project.edit(
         CATALOG,
+        ("file_format: csv", "file_format: parquet"),
         ("trigger: 2 seconds", "trigger: 100 milliseconds"),
         (
             "    subscribe: deliveries",
@@ -362,7 +395,8 @@ def test_kills_between_topic_and_files_lose_nothing_and_double_nothing(
             assert run.process.poll() is None, run.text
             run.kill()
     project.run(*ALONE)
-    assert committed_skus(project) == sorted(f"S-{n}" for n in range(sent))
+    rows = spark.read.parquet(str(project.folder / INVENTORY)).collect()
+    assert sorted(row.sku for row in rows) == sorted(f"S-{n}" for n in range(sent))
 
 
 def test_partitions_that_are_added_are_read(project, kafka, topics):
@@ -377,9 +411,8 @@ def test_partitions_that_are_added_are_read(project, kafka, topics):
         assert run.stop() == 0, run.text
 
 
-def test_a_broker_that_goes_away_and_comes_back_costs_no_message(project, tmp_path):
+def test_a_broker_that_goes_away_and_comes_back_costs_no_message(project):
     port = free_port()
-    project.edit("conf/base/parameters.yml", QUICK, ("attempts: 3", "attempts: 100"))
     with broker_of(project, port) as (kafka, _):
         topics = prepare(project, kafka)
         kafka.send(topics["deliveries"], delivery(1))
@@ -403,9 +436,29 @@ def test_a_broker_that_goes_away_and_comes_back_costs_no_message(project, tmp_pa
     assert committed_skus(project) == ["S-1", "S-2"]
 
 
-def test_messages_that_are_gone_end_the_stream_with_what_that_means(
+def test_messages_that_are_too_old_end_the_stream_and_can_be_skipped(
     project, kafka, topics
 ):
+    topic = topics["deliveries"]
+    kafka.send(topic, *map(delivery, range(3)))
+    project.run(*ALONE)
+    kafka.send(topic, *map(delivery, range(3, 9)))
+    kafka.forget(topic, before=6)
+    assert "set failOnDataLoss: false in load_args" in refused_for_lost_messages(
+        project
+    )
+    project.edit(
+        CATALOG,
+        (
+            f"    subscribe: {topic}",
+            f"    failOnDataLoss: false\n    subscribe: {topic}",
+        ),
+    )
+    project.run(*ALONE)
+    assert committed_skus(project) == [f"S-{n}" for n in (0, 1, 2, 6, 7, 8)]
+
+
+def test_a_topic_that_was_made_anew_wants_a_new_start(project, kafka, topics):
     topic = topics["deliveries"]
     kafka.send(topic, *map(delivery, range(10)))
     project.run(*ALONE)
@@ -413,17 +466,17 @@ def test_messages_that_are_gone_end_the_stream_with_what_that_means(
     wait_until(lambda: topic not in kafka.topics(), "the end of the topic")
     kafka.topic(topic)
     kafka.send(topic, delivery(99))
+    assert "kedro streams reset" in refused_for_lost_messages(project)
+    reset = ("streams", "reset", "int.new_inventory", "--env=kafka", "--yes")
+    ok(*project.command(*reset), cwd=project.folder)
+    project.run(*ALONE)
+    assert committed_skus(project) == ["S-99"]
+
+
+def refused_for_lost_messages(project: Project) -> str:
     result = project.kedro("run", "--params=streams.until=caught_up", *ALONE)
     assert result.returncode == 1
-    assert "failOnDataLoss: false" in result.stderr, result.stderr
-    project.edit(
-        CATALOG,
-        (
-            "    subscribe: deliveries",
-            "    failOnDataLoss: false\n    subscribe: deliveries",
-        ),
-    )
-    project.run(*ALONE)
+    return result.stderr
 
 
 # --- at least once -----------------------------------------------------------

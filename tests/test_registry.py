@@ -7,7 +7,7 @@ import struct
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from kedro.io import DatasetError
-from servers import free_port, registry_server
+from servers import free_port, guarded, registry_server
 from test_kafka import dataset, finish, sink, source, stream_of, topic, written
 
 __all__ = ["dataset", "sink", "source", "stream_of", "topic", "written"]  # fixtures
@@ -163,15 +163,48 @@ def test_a_registry_is_asked_once_for_a_new_schema(
     assert len(asked) == 2
 
 
-def test_credentials_of_a_registry_are_not_given_to_kafka(dataset, payload):
-    entry = dataset(
-        file_format="kafka",
-        load_args={"subscribe": "x"},
-        payload=payload(),
-        credentials={"registry.basic.auth.user.info": "bob:builder"},
+def test_a_registry_that_is_silent_is_waited_for_and_a_foreign_schema_is_malformed(
+    code, register, payload
+):
+    registry = importlib.import_module("cold_store.extras.datasets.registry")
+    first = register(NAME)
+    silent = payload(url=f"http://127.0.0.1:{free_port()}")["registry"]
+    rewrite = registry.Newcomers(registry.Registry(silent, {}), record(NAME))
+    with pytest.raises(ConnectionError, match="does not answer") as failure:
+        rewrite(framed(first, text("A")))
+    assert not code.errors.is_final(failure.value)
+    client = SchemaRegistryClient({"url": payload()["registry"]["url"]})
+    foreign = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
+    other = client.register_schema("foreign", Schema(foreign, "JSON"))
+    known = registry.Newcomers(
+        registry.Registry(payload()["registry"], {}), record(NAME)
     )
+    assert known(framed(other, text("A"))) is None
+
+
+def test_a_new_version_that_readers_could_not_read_is_refused_before_it_is_registered(
+    sink, spark, register, payload, topic, url
+):
+    register(NAME)
+    client = SchemaRegistryClient({"url": url})
+    client.set_compatibility(f"{topic}-value", "FULL")
+    frame = spark.createDataFrame([], "units INT")
+    (problem,) = sink(payload(register=True)).unstorable(frame.schema)
+    assert f"refuses these columns as a new version of {topic}-value" in problem
+    assert client.get_versions(f"{topic}-value") == [1]
+
+
+def test_a_password_opens_a_registry_and_is_not_given_to_kafka(
+    source, kafka, topic, written, register, payload, url
+):
+    number = register(NAME)
+    kafka.send(topic, framed(number, text("A")))
+    with guarded(url, "bob:builder") as address:
+        secrets = {"registry.basic.auth.user.info": "bob:builder"}
+        with pytest.raises(DatasetError, match="refuses subject"):
+            source(payload(url=address)).load()
+        entry = source(payload(url=address), credentials=secrets)
+        rows, _ = written(entry.load())
+    assert [tuple(row) for row in rows] == [("A",)]
     assert entry._secrets() == {}
     assert "builder" not in repr(entry) + str(entry._describe())
-    assert entry._payload._codec._registry.secrets == (
-        ("basic.auth.user.info", "bob:builder"),
-    )

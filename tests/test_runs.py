@@ -117,10 +117,15 @@ def assert_all_is_written(project: Project) -> None:
 # --- bounded -----------------------------------------------------------------
 
 
-def test_a_bounded_run_gives_exactly_the_rows_of_the_samples(project):
+def test_a_bounded_run_gives_exactly_the_rows_of_the_samples(project, spark):
     output = project.run()
 
     assert_all_is_written(project)
+    malformed = project.folder / "data/02_intermediate/malformed"
+    (kept,) = spark.read.parquet(str(malformed)).collect()
+    assert kept.value == "dock,#ERR,line dropped"
+    assert kept.file.endswith("/sensor/readings_02.csv")
+    assert "it does not fit the schema; what could be understood" in kept.reason
     assert len(project.lines(SENSOR)) > 5, "the samples let some windows close"
     assert "Spark 4.0.0 started, UI at http://127.0.0.1:" in output
     assert "processed.stock: ended, last committed batch: 0" in output
@@ -163,7 +168,12 @@ def test_a_run_started_elsewhere_writes_into_the_project(project, tmp_path):
         (["--tags=inventory"], {"int_new_inventory", "processed_stock"}),
         (
             ["--runner=ThreadRunner"],
-            {"int_new_inventory", "processed_stock", "processed_sensor"},
+            {
+                "int_malformed",
+                "int_new_inventory",
+                "processed_sensor",
+                "processed_stock",
+            },
         ),
     ],
     ids=["tags", "threads"],
@@ -495,7 +505,7 @@ def test_packages_are_asked_for_only_when_an_entry_needs_them(project):
     assert not (project.folder / "ivy").exists()
 
     project.edit("conf/base/catalog.yml", ("file_format: json", "file_format: avro"))
-    missing = project.kedro("run", env=offline)
+    missing = project.kedro("run", "--pipelines=inventory", env=offline)
     assert missing.returncode == 1
     assert "org.apache.spark:spark-avro_2.13:4.0.0" in missing.stderr.splitlines()[-1]
     assert "Traceback" not in missing.stdout + missing.stderr

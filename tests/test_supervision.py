@@ -591,9 +591,7 @@ def test_reset_names_the_streams_that_will_see_rows_again(project):
 def test_reset_refuses_unknown_and_running_streams(project):
     unknown = project.kedro("streams", "reset", "processed.sensors")
     assert unknown.returncode == 1
-    assert (
-        "there is no stream processed.sensors; there are int.new_inv" in unknown.stderr
-    )
+    assert "there is no stream processed.sensors; there are int.malf" in unknown.stderr
 
     with project.live("--pipelines=sensor") as run:
         wait_until(lambda: project.commits("processed_sensor"), "a batch")
@@ -670,8 +668,9 @@ def test_check_finds_all_problems_at_once(project):
 
     assert result.returncode == 1
     problems = [line for line in result.stdout.splitlines() if "problem:" in line]
-    assert len(problems) == 3, result.stdout
-    assert "raw.new_inventory: key 'file_fromat' is not known" in result.stdout
+    assert len(problems) == 4, result.stdout
+    for name in ("raw.new_inventory", "raw.new_inventory_malformed"):
+        assert f"{name}: key 'file_fromat' is not known" in result.stdout
     assert "data/01_raw/product does not exist" in result.stdout
     assert "processed.sensor: output_mode 'append' writes a group once" in result.stdout
 

@@ -21,7 +21,7 @@ KEDRO = Path(sys.executable).with_name("kedro")
 DEADLINE = 120  # seconds
 WIDTH, HEIGHT = 80, 40
 TEMPLATE = Path(__file__).parents[1] / "{{ cookiecutter.repo_name }}"
-STREAMS = ("int.new_inventory", "processed.sensor", "processed.stock")
+STREAMS = ("int.malformed", "int.new_inventory", "processed.sensor", "processed.stock")
 
 
 def main(target: Path) -> None:

@@ -107,12 +107,16 @@ def test_a_batch_frame_is_refused_by_a_stream_sink(spark, tmp_path):
 
 
 def test_arguments_are_never_changed_and_secrets_never_shown(tmp_path):
-    save_args = {"checkpoint": "c", "kafka.sasl.password": "hunter2"}
+    save_args = {"checkpoint": "c", "topic": "t"}
     before = dict(save_args)
 
     dataset = SparkStreamingDataset(
-        file_format="kafka", save_args=save_args, credentials={"token": "hunter3"}
+        file_format="kafka", save_args=save_args, credentials={"token": "hunter2"}
     )
 
     assert save_args == before
     assert "hunter" not in str(dataset)
+    with pytest.raises(DatasetError, match="put it into conf/local/credentials.yml"):
+        SparkStreamingDataset(
+            file_format="kafka", load_args={"kafka.sasl.jaas.config": "hunter3"}
+        )

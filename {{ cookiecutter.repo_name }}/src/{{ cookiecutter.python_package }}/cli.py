@@ -12,7 +12,7 @@ from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
 from kedro.pipeline import Pipeline
 
-from .extras.streams import local_kafka
+from .extras.streams import checks, local_kafka
 from .extras.streams.dry_run import dry_run
 from .extras.streams.feed import send_samples
 from .extras.streams.reset import plan_reset
@@ -91,6 +91,7 @@ def reset(names: tuple[str, ...], env: str | None, yes: bool) -> None:
 def broker(env: str, port: int | None) -> None:
     """Run a Kafka on this machine, with the topics of the catalog, until Ctrl-C."""
     with _topology(env) as topology:
+        checks.refuse(checks.wrong_entries(topology))
         address = local_kafka.address_of(topology, port)
         folder = project_path() / ".kafka"
         topics = local_kafka.topics_of(topology)
@@ -99,7 +100,13 @@ def broker(env: str, port: int | None) -> None:
 
 @streams.command()
 @env_option
-@click.option("--rate", default=5, show_default=True, help="Rows a second, a source.")
+@click.option(
+    "--rate",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Rows a second, a source.",
+)
 @click.option("--now", is_flag=True, help="Move times so that the newest is now.")
 def feed(env: str | None, rate: int, now: bool) -> None:
     """Send the rows of the sample files to where the streams read."""

@@ -19,8 +19,8 @@ except ImportError:
     Registry = None  # type: ignore[assignment,misc]
 
 # A field with a default, which only a record that could be decoded has.
-MARK = {"name": "_malformed", "type": "string", "default": ""}
-IS_UNMARKED = f"_parsed.{MARK['name']} IS NULL"
+MARK = {"name": schemas.MARK, "type": "string", "default": ""}
+IS_UNMARKED = f"_parsed.{schemas.MARK} IS NULL"
 MAGIC = b"\x00"
 REGISTRY_KEYS = ("url", "subject", "version", "register")
 
@@ -53,7 +53,7 @@ class Avro:
 
     def write(self, carried: StructType, topic: str | None) -> Column:
         """Encode rows by the schema of the entry, or by the registry's."""
-        columns = F.struct(*[F.col(f"`{name}`") for name in carried.names])
+        columns = F.struct(*[F.col(schemas.quoted(name)) for name in carried.names])
         if self._registry is None:
             return to_avro(columns, json.dumps(self._plain(carried)))
         if self._registers:
@@ -64,9 +64,10 @@ class Avro:
         head = F.lit(MAGIC + number.to_bytes(4, "big"))
         return F.concat(head, to_avro(columns, json.dumps(schema)))
 
-    def unstorable(self, carried: StructType) -> Iterator[str]:
+    def unstorable(self, carried: StructType, topic: str | None) -> Iterator[str]:
         """Find columns that the schema does not have, and fields without a column."""
-        if self._registers:
+        if self._registry and self._registers:
+            yield from self._registry.refusals(avro_of(carried), topic)
             return
         schema = self._registry.newest()[1] if self._registry else self._plain(carried)
         fields = {field["name"] for field in schema["fields"]}
@@ -100,12 +101,16 @@ def avro_of(schema: StructType) -> dict[str, Any]:
     """Return the Avro schema that Spark would write a struct by."""
     jvm: Any = get_spark("avro")._jvm
     struct = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    struct = struct.asNullable()  # a reader cannot know which columns never were null
     converters = jvm.org.apache.spark.sql.avro.SchemaConverters
     return json.loads(converters.toAvroType(struct, False, "row", "").toString())
 
 
 def _framed(value: Column, registry: "Registry") -> Parsed:
-    """Decode by the id in front; only an id that is new takes the way through Python."""
+    """Decode by the id in front, and rewrite in Python what has an id that is new.
+
+    Messages with a known id pass Python as well, but without their bytes.
+    """
     reader, known = registry.newest()[1], registry.all()
     number = F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long")
     is_framed = F.substring(value, 1, 1) == F.lit(MAGIC)

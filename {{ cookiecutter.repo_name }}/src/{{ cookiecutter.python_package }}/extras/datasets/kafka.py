@@ -26,6 +26,7 @@ INSTEAD = {
     "servers": "kafka.bootstrap.servers: host:port",
     "max.poll.records": "maxOffsetsPerTrigger",
 }
+PREFIXES = ("kafka.", "fetchoffset.", "kafkaconsumer.")  # that Spark's source knows
 READER_ONLY = ("subscribe", "subscribepattern", "assign", "startingoffsets")
 SECONDS = 20  # that a broker may take to answer
 RETRIES = {"default.api.timeout.ms": 1000 * SECONDS, "request.timeout.ms": 10_000}
@@ -38,7 +39,7 @@ def refuse_foreign(options: dict[str, Any], where: str) -> None:
             raise DatasetError(
                 f"'{key}' in {where} would be ignored by Spark; instead: {INSTEAD[key]}"
             )
-        if "." in key and not key.startswith("kafka."):
+        if "." in key and not key.lower().startswith(PREFIXES):
             raise DatasetError(
                 f"'{key}' in {where} would be ignored by Spark, which hands to Kafka "
                 f"what begins with kafka.; write kafka.{key}"
@@ -64,6 +65,26 @@ def refuse_misplaced(load_args: dict[str, Any], save_args: dict[str, Any]) -> No
             "'topic' does nothing in load_args, because it is about writing; a source "
             "has subscribe: NAME"
         )
+
+
+def as_json(options: dict[str, Any]) -> dict[str, Any]:
+    """Write mappings, as ``assign`` and ``startingOffsets`` may be, as Spark wants them."""
+    return {k: json.dumps(v) if isinstance(v, dict) else v for k, v in options.items()}
+
+
+def refuse_wrong_partitions(options: dict[str, Any]) -> None:
+    """Refuse an ``assign`` that names no partitions."""
+    for key, value in options.items():
+        if key.lower() == "assign":
+            try:
+                valid = isinstance(json.loads(str(value)), dict)
+            except ValueError:
+                valid = False
+            if not valid:
+                raise DatasetError(
+                    f"assign is '{value}', and should say which partitions of which "
+                    "topics to read; write e.g. assign: {readings: [0, 1]}"
+                )
 
 
 def topics(options: dict[str, Any]) -> list[str]:

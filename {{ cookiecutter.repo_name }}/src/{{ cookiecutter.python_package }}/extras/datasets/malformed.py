@@ -10,7 +10,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 from . import schemas
 
 READ_BY_LINE = ("csv", "json")
-LINE = "_malformed"
 
 
 def refuse_where_unknown(file_format: str, payload: Any) -> None:
@@ -18,22 +17,22 @@ def refuse_where_unknown(file_format: str, payload: Any) -> None:
     if not payload and file_format.lower() not in READ_BY_LINE:
         raise DatasetError(
             f"malformed_only finds what does not fit a schema, and file_format "
-            f"'{file_format}' has none that is imposed on it; it works with csv and "
-            "json, and with kafka that has a payload"
+            f"'{file_format}' has none that is imposed on it; remove this entry and the "
+            "node that reads it, or write csv, json, or kafka with a payload"
         )
 
 
 def lines(reader: Any, schema: Any, folder: str | None) -> DataFrame:
     """Return the lines that do not fit, with the file they are from."""
     fields = schemas.struct_of(schema).fields
-    whole = StructType([*fields, StructField(LINE, StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": LINE}
+    whole = StructType([*fields, StructField(schemas.MARK, StringType())])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": schemas.MARK}
     frame = reader.schema(whole).options(**options).load(folder)
-    columns = [F.col(f"`{field.name}`") for field in fields]
+    columns = [F.col(schemas.quoted(field.name)) for field in fields]
     reason = "it does not fit the schema; what could be understood: "
-    return frame.where(F.col(LINE).isNotNull()).select(
+    return frame.where(F.col(schemas.MARK).isNotNull()).select(
         F.col("_metadata.file_path").alias("file"),
         F.col("_metadata.file_modification_time").alias("timestamp"),
-        F.col(LINE).alias("value"),
+        F.col(schemas.MARK).alias("value"),
         F.concat(F.lit(reason), F.to_json(F.struct(*columns))).alias("reason"),
     )

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    DataType,
     MapType,
+    StringType,
     StructField,
     StructType,
 )
@@ -24,7 +24,6 @@ KEYS = ("format", "schema", "registry", "options", "keep", "malformed")
 SINK_KEYS = ("key", "topic", "headers")
 MALFORMED = ("fail", "drop", "keep")
 MESSAGE = ("key", "timestamp", "partition", "offset", "topic", "headers")
-CORRUPT = "_malformed"
 NESTED = (ArrayType, MapType, StructType)
 
 # Spark would cut microseconds off, and then no time would come back as it was.
@@ -35,6 +34,9 @@ PRECISE = {
 LEFT_OUT = "malformed_messages"  # how many, in what Spark observes
 _reads = count()
 
+# Always true; but Spark cannot know that, and so does not parse a message once for
+# the filter and once more for the columns.
+ONE_BY_ONE = "spark_partition_id() >= 0"
 TOMBSTONE = "it has no value (a tombstone)"
 EMPTY = "it is empty"
 
@@ -56,6 +58,11 @@ class Payload:
             _one_of("keep", field, MESSAGE)
 
     def _built(self, config: dict[str, Any], credentials: dict[str, Any]) -> Any:
+        if config.get("options") and self.format not in ("csv", "json"):
+            raise DatasetError(
+                f"payload.options are for the formats csv and json, and this is "
+                f"{self.format}; remove them"
+            )
         if self.format == "avro":
             return Avro(config.get("schema"), config.get("registry") or {}, credentials)
         if config.get("registry"):
@@ -80,13 +87,12 @@ class Payload:
     ) -> DataFrame:
         """Return the columns of the values; what is malformed fails, or is counted."""
         parsed = self._parsed(messages, written)
-        columns = [f"_parsed.{_quoted(field)}" for field in self._fields(parsed)]
-        kept = [_kept(field) for field in self._keep]
-        if self.malformed == "fail":
-            checked = F.when(F.col("_reason").isNull(), F.col("_parsed"))
-            parsed = parsed.withColumn("_parsed", checked.otherwise(_failure()))
-            return parsed.select(*columns, *kept)
+        columns = [f"_parsed.{schemas.quoted(field)}" for field in self._fields(parsed)]
+        kept = [self._kept(field) for field in self._keep]
         is_malformed = F.col("_reason").isNotNull()
+        if self.malformed == "fail":
+            passes = F.when(~is_malformed, True).otherwise(_failure().cast("boolean"))
+            return parsed.where(passes & F.expr(ONE_BY_ONE)).select(*columns, *kept)
         left_out = F.count_if(is_malformed).alias(LEFT_OUT)
         # Spark wants another name for each time that a stream reads the entry.
         counted = parsed.observe(f"{name} {next(_reads)}", left_out)
@@ -118,10 +124,16 @@ class Payload:
         """With its key, a message without a value says what was deleted."""
         return F.lit(None if "key" in self._keep else TOMBSTONE)
 
+    def _kept(self, field: str) -> Column:
+        """A key is a text, unless the value is bytes, too."""
+        is_text = field == "key" and self.format != "binary"
+        column = F.col(field).cast("string") if is_text else F.col(field)
+        return column.alias(f"message_{field}")
+
     def _fields(self, parsed: DataFrame) -> list[str]:
         struct = parsed.schema["_parsed"].dataType
         assert isinstance(struct, StructType)
-        fields = [name for name in struct.names if name != CORRUPT]
+        fields = [name for name in struct.names if name != schemas.MARK]
         clash = {f"message_{field}" for field in self._keep} & set(fields)
         if clash:
             raise DatasetError(
@@ -138,7 +150,7 @@ class Payload:
         routes = [_route(name, rows.schema[c]) for name, c in self.routes.items()]
         return rows.select(value.alias("value"), *routes)
 
-    def unstorable(self, schema: StructType) -> Iterator[str]:
+    def unstorable(self, schema: StructType, topic: str | None) -> Iterator[str]:
         """Find what a message has no place for."""
         for key, column in self.routes.items():
             if column not in schema.names:
@@ -146,7 +158,7 @@ class Payload:
                     f"payload.{key} is {column}, and there is no such column; there are "
                     f"{', '.join(schema.names)}"
                 )
-        yield from self._codec.unstorable(self._carried(schema))
+        yield from self._codec.unstorable(self._carried(schema), topic)
 
     def _carried(self, schema: StructType) -> StructType:
         """The key stays in the value, so that a reader needs nothing else."""
@@ -175,25 +187,28 @@ class _Text:
             )
         read = F.from_json if self._format == "json" else F.from_csv
         nullable = [StructField(f.name, f.dataType) for f in schema]
-        whole = StructType([*nullable, StructField(CORRUPT, _type("string"))])
+        whole = StructType([*nullable, StructField(schemas.MARK, StringType())])
         options = {
             **_texts(self._options),
             "mode": "PERMISSIVE",
-            "columnNameOfCorruptRecord": CORRUPT,
+            "columnNameOfCorruptRecord": schemas.MARK,
         }
         given = whole if self._format == "json" else _ddl(whole)
         columns = read(value.cast("string"), given, options)  # type: ignore[arg-type]
         parsed = F.col("_parsed")
-        is_bad = parsed.isNull() | parsed[CORRUPT].isNotNull()
+        is_bad = parsed.isNull() | parsed[schemas.MARK].isNotNull()
+        for field in schema:
+            if not field.nullable:
+                is_bad |= parsed[field.name].isNull()
         reason = f"it is not {self._format} of the schema {_ddl(schema)}"
         return Parsed(columns, F.when(is_bad, reason))
 
     def write(self, carried: StructType, topic: str | None) -> Column:
-        columns = F.struct(*[F.col(_quoted(name)) for name in carried.names])
+        columns = F.struct(*[F.col(schemas.quoted(name)) for name in carried.names])
         options = {**PRECISE, **_texts(self._options)}
         return (F.to_json if self._format == "json" else F.to_csv)(columns, options)
 
-    def unstorable(self, carried: StructType) -> Iterator[str]:
+    def unstorable(self, carried: StructType, topic: str | None) -> Iterator[str]:
         if self._format == "csv":
             yield from nested_in_csv(carried, "payload.format: json")
 
@@ -218,9 +233,9 @@ class _Bare:
         return Parsed(column, F.lit(None))
 
     def write(self, carried: StructType, topic: str | None) -> Column:
-        return F.col(_quoted(carried.names[0])).cast(self._type)
+        return F.col(schemas.quoted(carried.names[0])).cast(self._type)
 
-    def unstorable(self, carried: StructType) -> Iterator[str]:
+    def unstorable(self, carried: StructType, topic: str | None) -> Iterator[str]:
         if len(carried) != 1:
             yield (
                 f"payload.format {self._format} writes one column, and here are "
@@ -257,13 +272,8 @@ def _failure() -> Column:
     )
 
 
-def _kept(field: str) -> Column:
-    column = F.col(field).cast("string") if field == "key" else F.col(field)
-    return column.alias(f"message_{field}")
-
-
 def _route(name: str, field: StructField) -> Column:
-    column = F.col(_quoted(field.name))
+    column = F.col(schemas.quoted(field.name))
     is_text = name != "headers" and not isinstance(field.dataType, BinaryType)
     return (column.cast("string") if is_text else column).alias(name)
 
@@ -282,17 +292,9 @@ def _texts(options: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
-def _type(name: str) -> DataType:
-    return DataType.fromDDL(name)
-
-
 def _ddl(schema: StructType) -> str:
     return ", ".join(
-        f"{f.name if f.name.isidentifier() else _quoted(f.name)} "
-        f"{f.dataType.simpleString()}"
+        f"{f.name if f.name.isidentifier() else schemas.quoted(f.name)} "
+        f"{f.dataType.simpleString()}{'' if f.nullable else ' not null'}"
         for f in schema
     )

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -16,7 +17,11 @@ from ..streams.errors import first_sentence
 
 HEAD = 5  # bytes before the record: a zero, and four of the schema's id
 NOT_FOUND = 404
+SILENCE = 10  # seconds without an answer after which a registry counts as down
+ASK_AGAIN = 60.0  # seconds until it is asked once more for a schema it did not have
 Secrets = tuple[tuple[str, Any], ...]
+
+_unknown: dict[tuple[str, int], float] = {}
 
 
 class Registry:
@@ -24,6 +29,12 @@ class Registry:
 
     def __init__(self, config: dict[str, Any], credentials: dict[str, Any]) -> None:
         self.url = str(config["url"])
+        if "@" in self.url:
+            raise DatasetError(
+                "payload.registry.url has a user or password in it, which would be "
+                "shown; put it into the credentials, as registry.basic.auth.user.info: "
+                "user:password"
+            )
         self.subject = config.get("subject")
         self._version = config.get("version", "latest")
         secrets = {
@@ -57,6 +68,26 @@ class Registry:
         with self._explained():
             new = Schema(json.dumps(schema), "AVRO")
             return self._client().register_schema(subject, new)
+
+    def refusals(self, schema: dict[str, Any], topic: str | None) -> Iterator[str]:
+        """Say why a schema could not be registered; register nothing."""
+        if not self.subject and not topic:
+            yield (
+                "payload.registry does not say whose schema to register; add subject: "
+                "NAME, because a column names the topic"
+            )
+            return
+        with self._explained():
+            subject = self.subject or f"{topic}-value"
+            client, new = self._client(), Schema(json.dumps(schema), "AVRO")
+            is_known = subject in client.get_subjects()
+            fits = not is_known or client.test_compatibility(subject, new)
+        if not fits:
+            yield (
+                f"the registry refuses these columns as a new version of {subject}, "
+                "because readers of the versions before could not read them; keep the "
+                "columns it has, or write another subject"
+            )
 
     def _named(self) -> str:
         if not self.subject:
@@ -97,15 +128,17 @@ class Newcomers:
         if message is None:
             return None
         number = int.from_bytes(message[1:HEAD], "big")
-        writer = _asked(self._url, self._secrets, number)
-        if writer is None:
+        if _is_unknown(self._url, number):
             return None
         reader = _parsed(self._reader)
         moved = io.BytesIO()
         try:
+            writer = _asked(self._url, self._secrets, number)
             body = io.BytesIO(message[HEAD:])
             row = fastavro.schemaless_reader(body, writer, reader)
             fastavro.schemaless_writer(moved, reader, row)
+        except ConnectionError:
+            raise  # the message may be good: try again
         except Exception:
             return None
         return moved.getvalue()
@@ -113,13 +146,25 @@ class Newcomers:
 
 @lru_cache(maxsize=1000)
 def _asked(url: str, secrets: Secrets, number: int) -> Any:
-    """Ask for a schema, once; None if the registry has none of that number."""
+    """Ask for a schema, once; one that is no Avro, or is not there, is an error."""
     try:
-        return _parsed(str(_client(url, secrets).get_schema(number).schema_str))
+        schema = _client(url, secrets).get_schema(number)
     except SchemaRegistryError as error:
-        if error.http_status_code == NOT_FOUND:
-            return None
+        if error.http_status_code != NOT_FOUND:
+            raise ConnectionError(f"the schema registry at {url}: {error}") from error
+        _unknown[url, number] = time.monotonic()
         raise
+    except Exception as error:
+        raise ConnectionError(
+            f"the schema registry at {url} does not answer: {error}"
+        ) from error
+    return _parsed(str(schema.schema_str))
+
+
+def _is_unknown(url: str, number: int) -> bool:
+    """Whether the registry has said, a short while ago, that there is no such schema."""
+    asked_at = _unknown.get((url, number))
+    return asked_at is not None and time.monotonic() < asked_at + ASK_AGAIN
 
 
 @lru_cache(maxsize=1000)
@@ -128,7 +173,7 @@ def _parsed(schema: str) -> Any:
 
 
 def _client(url: str, secrets: Secrets) -> SchemaRegistryClient:
-    return SchemaRegistryClient({"url": url, **dict(secrets)})
+    return SchemaRegistryClient({"url": url, "timeout": SILENCE, **dict(secrets)})
 
 
 def _record(schema: Schema) -> dict[str, Any]:

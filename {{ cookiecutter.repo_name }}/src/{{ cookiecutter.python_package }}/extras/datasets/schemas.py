@@ -11,6 +11,7 @@ from ..streams.errors import first_sentence
 from ..streams.files import at
 from . import arguments
 
+MARK = "_malformed"  # a column that tells what fits a schema from what does not
 ADVICE = "it should hold what frame.schema.json() gives"
 Schema = str | StructType | dict[str, Any] | None
 
@@ -56,6 +57,11 @@ def struct_of(schema: str | StructType) -> StructType:
         raise DatasetError(not_understood(schema, error)) from error
     assert isinstance(struct, StructType)
     return struct
+
+
+def quoted(name: str) -> str:
+    """Write a column's name so that no sign in it means anything."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def not_understood(schema: Any, error: Exception) -> str:

@@ -125,6 +125,8 @@ class SparkStreamingDataset(StreamSink):
     def _understood(self, payload: dict[str, Any] | None) -> Payload | None:
         """Refuse what Kafka's options get wrong, and a payload without Kafka."""
         if self.is_kafka:
+            self._load_args = kafka.as_json(self._load_args)
+            kafka.refuse_wrong_partitions(self._load_args)
             kafka.refuse_foreign(self._load_args, "load_args")
             kafka.refuse_foreign(self._options(), "save_args")
             kafka.refuse_misplaced(self._load_args, self._save_args)
@@ -155,8 +157,8 @@ class SparkStreamingDataset(StreamSink):
     @property
     def exchange(self) -> str | None:
         """What a stream writes and another may read: a folder, a table, a topic."""
-        topics = self.topics
-        named = f"topic {topics[0]}" if len(topics) == 1 else None
+        topics, servers = self.topics, self.connection.get("kafka.bootstrap.servers")
+        named = f"topic {topics[0]} of {servers}" if len(topics) == 1 else None
         return self.filepath or self.table or named
 
     @property
@@ -170,6 +172,15 @@ class SparkStreamingDataset(StreamSink):
     def connection(self) -> dict[str, Any]:
         """All options, with secrets: for asking whether a broker has the topics."""
         return {**self._save_args, **self._load_args, **self._credentials}
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """What of it Kafka's own client needs to connect, as options of Spark's."""
+        return {k: v for k, v in self.connection.items() if k.startswith("kafka.")}
+
+    def leaves_to(self, other: "SparkStreamingDataset") -> bool:
+        """Whether another entry gives the malformed messages that this one leaves out."""
+        return other.malformed_only and other._load_args == self._load_args
 
     @property
     def is_stream(self) -> bool:
@@ -215,9 +226,9 @@ class SparkStreamingDataset(StreamSink):
         return " ".join([self.file_format, *[str(part) for part in named if part][:1]])
 
     def reader_option(self, name: str) -> str | None:
-        """Return an option of the reader, whatever its case, as Spark would."""
+        """Return an option of the reader, however its name is written."""
         found = [v for k, v in self._load_args.items() if k.lower() == name.lower()]
-        return str(found[-1]).lower() if found else None
+        return str(found[-1]) if found else None
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -271,7 +282,12 @@ class SparkStreamingDataset(StreamSink):
         """Turn rows into what Spark's writer wants: messages, if there is a payload."""
         if self._payload is None:
             return rows
-        return self._payload.encode(rows, next(iter(self.topics), None))
+        return self._payload.encode(rows, self._topic)
+
+    @property
+    def _topic(self) -> str | None:
+        """The topic that is written, unless a column names it."""
+        return next(iter(kafka.topics(self._save_args) or self.topics), None)
 
     def _start(self, writer: DataStreamWriter) -> StreamingQuery:
         if self.is_kafka and not self.continuous:
@@ -311,13 +327,19 @@ class SparkStreamingDataset(StreamSink):
 
     def _unsendable(self, schema: StructType) -> Iterator[str]:
         routes = self._payload.routes if self._payload else schema.names
-        if "topic" not in routes and not kafka.topics(self._save_args):
+        is_named = bool(kafka.topics(self._save_args))
+        if "topic" not in routes and not is_named:
             yield (
                 "no topic is named; add topic: NAME to save_args, or payload.topic, a "
                 "column that names it"
             )
+        elif "topic" in routes and is_named:
+            yield (
+                "a topic is named by save_args and by a column, of which Spark would "
+                "take the first and lose the second; remove one of them"
+            )
         if self._payload:
-            yield from self._payload.unstorable(schema)
+            yield from self._payload.unstorable(schema, self._topic)
             return
         lost = [name for name in schema.names if name not in MESSAGE_COLUMNS]
         if lost or "value" not in schema.names:
@@ -337,8 +359,11 @@ class SparkStreamingDataset(StreamSink):
 
     def _options(self) -> dict[str, Any]:
         """What of ``save_args`` is for Spark's writer."""
-        keys = self._save_args.keys() - set(arguments.SINK_KEYS)
-        return {key: self._save_args[key] for key in keys}
+        return {
+            key: value
+            for key, value in self._save_args.items()
+            if key not in arguments.SINK_KEYS and value is not None
+        }
 
     def _secrets(self) -> dict[str, Any]:
         """What of the credentials is for Spark; the registry's are not."""

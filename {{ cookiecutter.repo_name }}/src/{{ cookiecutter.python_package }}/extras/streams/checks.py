@@ -30,6 +30,7 @@ def refuse(problems: Iterable[str]) -> None:
 
 def wrong_entries(topology: Topology) -> Iterator[str]:
     """Find entries that cannot be built, and folders that nobody makes."""
+    lost = list(unkept(topology))  # builds entries, of which some may be wrong
     for name, reason in topology.wrong.items():
         yield f"{name}: {reason}"
     for name in sorted(topology.sources.keys() & topology.pipeline.inputs()):
@@ -37,7 +38,7 @@ def wrong_entries(topology: Topology) -> Iterator[str]:
         is_made = source.filepath in topology.folders_between
         if source.lacks_its_folder() and not is_made:
             yield f"{name}: {source.missing_folder()}"
-    yield from unkept(topology)
+    yield from lost
 
 
 def refuse_wrong_runner(run_params: dict[str, Any], catalog: CatalogProtocol) -> None:
@@ -97,8 +98,10 @@ def before_nodes(spark: SparkSession, topology: Topology) -> list[str]:
     streams = topology.streams
     made = {n for n, d in topology.sources.items() if d.lacks_its_folder()}
     free = {n: d for n, d in topology.sources.items() if n not in {*streams, *made}}
-    if problems := [*unknown_formats(spark, streams), *unreachable(topology)]:
+    if problems := list(unknown_formats(spark, {**topology.sources, **streams})):
         return problems  # without them, Spark would only say so in other words
+    if problems := list(unreachable(topology)):
+        return problems
     return [
         *unreadable(free),
         *unpaired(topology),
@@ -137,7 +140,7 @@ def unreadable(sources: dict[str, SparkStreamingDataset]) -> Iterator[str]:
 
 
 def unknown_formats(spark: SparkSession, streams: Streams) -> Iterator[str]:
-    """Find sinks whose format Spark does not know."""
+    """Find entries whose format Spark does not know."""
     for name, stream in streams.items():
         if isinstance(stream, SparkStreamingDataset):
             if not plans.knows_format(spark, stream.file_format):
@@ -211,12 +214,12 @@ def unreachable(topology: Topology) -> Iterator[str]:
 
 def unkept(topology: Topology) -> Iterator[str]:
     """Find entries that leave malformed messages to another one, which is not there."""
-    stored = {s.exchange for s in topology.entries_of_malformed()}
+    entries = list(topology.entries_of_malformed())
     for name, source in topology.sources.items():
-        if source.keeps_malformed and source.exchange not in stored:
+        if source.keeps_malformed and not any(map(source.leaves_to, entries)):
             yield (
                 f"{name}: payload.malformed is keep, and no entry of the catalog reads "
-                f"what is malformed of {source.exchange}; add a copy of {name} with "
+                f"what is malformed of {source.place}; add a copy of {name} with "
                 "malformed_only: true and a node that stores it, or write malformed: "
                 "fail, or drop"
             )

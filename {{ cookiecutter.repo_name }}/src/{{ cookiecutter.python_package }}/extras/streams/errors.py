@@ -18,13 +18,17 @@ FINAL = re.compile(
     r"|NotCompatible|IllegalArgumentException|UnsupportedOperationException"
     r"|NumberFormatException|ArithmeticException|DateTimeException|ClassCastException"
     r"|IndexOutOfBoundsException|NoSuchElementException|CheckpointOffsets"
-    r"|RecordTooLargeException|KafkaIllegalStateException"
+    r"|RecordTooLargeException|KafkaIllegalStateException|SparkRuntimeException"
+    r"|IncompatibleSchemaException"
 )
+EXTERNAL = "DATA_SOURCE_EXTERNAL_ERROR"
+PASSING = "ConnectionError"  # the one exception of Python code that a retry may mend
 SECRET_VALUE = re.compile(rf"((?:{SECRET})\s*[=:]\s*)[^\s&,;]+", re.IGNORECASE)
 MESSAGES_GONE = (
-    "Messages that this stream has not read yet are gone from Kafka: they were too old "
-    "for the topic's retention, or the topic was made anew; to go on with those that "
-    "are there, set failOnDataLoss: false in load_args, for one run"
+    "Messages that this stream has not read yet are gone from Kafka. If they were too "
+    "old for the topic's retention, set failOnDataLoss: false in load_args for one run, "
+    "to go on with those that are there; if the topic was made anew, its offsets begin "
+    "again, and so must the stream: kedro streams reset NAME"
 )
 CLASSES = re.compile(r"^(?:Caused by: |: )?((?:[a-z]\w*\.)+[A-Z][\w$]*)", re.MULTILINE)
 PYTHON_MISTAKES = (
@@ -83,9 +87,14 @@ def is_final(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, PYTHON_MISTAKES):
             return True
+        if (_users_own_error(str(error)) or "").startswith(PASSING):
+            return False
         is_java = isinstance(error, Py4JJavaError)
         trace = str(error) if is_java else getattr(error, "_stackTrace", "")
-        if any(FINAL.search(name) for name in CLASSES.findall(trace)):
+        names = CLASSES.findall(trace)
+        if EXTERNAL in trace:  # a store's trouble, which Spark calls an analysis
+            names = [name for name in names if not name.endswith("AnalysisException")]
+        if any(map(FINAL.search, names)):
             return True
         error = getattr(error, "_cause", None) or error.__cause__
     return False

@@ -16,6 +16,7 @@ from . import checks
 from .session import get_spark
 from .topology import Topology
 
+FED = "fed_"  # begins the name of a file that was dropped, and is no sample
 FILE_OPTIONS = ("header", "sep", "timestampFormat")  # as the reader expects it
 
 
@@ -49,7 +50,9 @@ def _samples(entry: SparkStreamingDataset) -> DataFrame:
     """Read sample files in order; an entry of broken lines gives them as they are."""
     if entry.malformed_only:
         return entry.as_table()
-    rows = entry.as_table(mode="DROPMALFORMED")
+    rows = entry.as_table(mode="DROPMALFORMED").where(
+        ~F.col("_metadata.file_name").startswith(FED)
+    )
     return rows.orderBy("_metadata.file_path", F.monotonically_increasing_id())
 
 
@@ -69,7 +72,7 @@ def _send(rows: DataFrame, target: SparkStreamingDataset) -> None:
         return
     is_broken = target.malformed_only
     messages = rows.select("value") if is_broken else target.outgoing(rows)
-    writer = messages.write.format("kafka").options(**target.connection)
+    writer = messages.write.format("kafka").options(**target.client_options)
     writer.option("topic", target.topics[0]).save()
 
 
@@ -80,19 +83,21 @@ def _drop_file(rows: DataFrame, target: SparkStreamingDataset) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         rows.write.format(target.file_format).options(**options).save(f"{scratch}/rows")
         part = next(Path(scratch).glob("rows/part-*"))
-        shutil.move(part, folder / f"fed_{time.time_ns()}.{target.file_format}")
+        shutil.move(part, folder / f"{FED}{time.time_ns()}.{target.file_format}")
 
 
 def send_samples(
     samples: Topology, targets: Topology, rate: int, now: bool
 ) -> Iterator[str]:
     """Send rows to all sources that nothing in the project writes; say what was sent."""
+    checks.refuse(checks.wrong_entries(targets))
     get_spark(*samples.formats, *targets.formats)
     checks.refuse(checks.unreachable(targets))
     feeds = {
         name: Feed(samples.sources[name], target, now)
         for name, target in targets.sources.items()
-        if name not in targets.streams
+        if name in samples.sources
+        and name not in targets.streams
         and target.is_stream
         and (target.is_kafka or not target.malformed_only)
     }

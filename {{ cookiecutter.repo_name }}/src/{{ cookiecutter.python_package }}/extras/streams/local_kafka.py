@@ -104,7 +104,6 @@ class Broker:
 
     def _fetch(self) -> None:
         """Download Kafka with the tool that Spark downloads its packages with."""
-        check_java()
         jars = self._folder / "jars"
         if (jars / f"kafka_2.13-{KAFKA}.jar").exists():
             return
@@ -114,7 +113,7 @@ class Broker:
         (part / "ivy.xml").write_text(_ivy_file())
         tool = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
         pattern = f"{part}/[artifact]-[revision](-[classifier]).[ext]"
-        command = ["java", "-jar", str(tool), "-ivy", str(part / "ivy.xml")]
+        command = [check_java(), "-jar", str(tool), "-ivy", str(part / "ivy.xml")]
         command += ["-cache", str(ivy_folder() / "cache"), "-retrieve", pattern]
         if mirror := ivy_settings():
             command += ["-settings", mirror]
@@ -124,6 +123,7 @@ class Broker:
                 f"Kafka {KAFKA} could not be downloaded from Maven Central: "
                 f"{_last_lines(done.stdout + done.stderr)}"
             )
+        shutil.rmtree(jars, ignore_errors=True)  # of another version
         part.rename(jars)
 
     @property
@@ -145,8 +145,7 @@ class Broker:
                 )
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        java = shutil.which("java") or "java"
-        return [java, *MEMORY, "-cp", f"{self._folder}/jars/*", main, *arguments]
+        return [check_java(), *MEMORY, "-cp", f"{self._folder}/jars/*", main, *arguments]
 
     def _await(self, process: subprocess.Popen) -> None:
         deadline = time.monotonic() + START

@@ -295,8 +295,8 @@ def _warn_too_late(keys: list[str]) -> None:
         )
 
 
-def check_java() -> None:
-    """Refuse a missing or too old Java before Spark answers with a traceback."""
+def check_java() -> str:
+    """Return Java's path; refuse a missing or too old one before Spark's traceback."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
@@ -315,3 +315,4 @@ def check_java() -> None:
             f"Spark needs Java {JAVA} or newer, and {java} is Java {found[1]}; "
             f"{JAVA_ADVICE}"
         )
+    return java

@@ -79,14 +79,14 @@ def messages_skipped(topology: Topology, streams: Streams) -> Iterator[str]:
         for source, dataset in topology.sources_of(name).items():
             if dataset.file_format.lower() != "kafka":
                 continue
-            if dataset.reader_option("failOnDataLoss") == "false":
+            if str(dataset.reader_option("failOnDataLoss")).lower() == "false":
                 yield (
                     f"{name}: failOnDataLoss is false in {source}, so messages that "
                     "Kafka deleted before they were read are skipped in silence; remove "
                     "it once the stream has passed the gap"
                 )
             begin = dataset.reader_option("startingOffsets") or "latest"
-            if begin == "latest" and not _has_begun(stream):
+            if begin.lower() == "latest" and not _has_begun(stream):
                 yield (
                     f"{name}: begins with the messages that arrive after its first "
                     f"start; set startingOffsets: earliest in {source} to read those "
