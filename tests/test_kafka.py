@@ -309,18 +309,6 @@ def test_an_entry_can_be_read_twice_in_one_stream(source, kafka, topic, written)
     assert [tuple(row) for row in rows] == [("A", 1)] * 2
 
 
-def test_a_malformed_message_fails_even_where_no_column_is_used(
-    source, kafka, topic, spark
-):
-    kafka.send(topic, b"?")
-    counted = source({"format": "json", "schema": SIMPLE}).load().groupBy().count()
-    writer = counted.writeStream.format("memory").queryName("counted")
-    query = writer.outputMode("complete").trigger(availableNow=True).start()
-    with pytest.raises(Exception, match="message 0 of partition 0") as failure:
-        query.awaitTermination()
-    assert failure
-
-
 def test_a_message_without_a_column_that_must_be_there_is_malformed(
     source, kafka, topic, written
 ):

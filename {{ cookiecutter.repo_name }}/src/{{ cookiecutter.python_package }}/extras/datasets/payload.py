@@ -34,9 +34,6 @@ PRECISE = {
 LEFT_OUT = "malformed_messages"  # how many, in what Spark observes
 _reads = count()
 
-# Always true; but Spark cannot know that, and so does not parse a message once for
-# the filter and once more for the columns.
-ONE_BY_ONE = "spark_partition_id() >= 0"
 TOMBSTONE = "it has no value (a tombstone)"
 EMPTY = "it is empty"
 
@@ -91,8 +88,9 @@ class Payload:
         kept = [self._kept(field) for field in self._keep]
         is_malformed = F.col("_reason").isNotNull()
         if self.malformed == "fail":
-            passes = F.when(~is_malformed, True).otherwise(_failure().cast("boolean"))
-            return parsed.where(passes & F.expr(ONE_BY_ONE)).select(*columns, *kept)
+            # Not by a filter: Spark would parse a message for it, and then once more.
+            checked = F.when(~is_malformed, F.col("_parsed")).otherwise(_failure())
+            return parsed.withColumn("_parsed", checked).select(*columns, *kept)
         left_out = F.count_if(is_malformed).alias(LEFT_OUT)
         # Spark wants another name for each time that a stream reads the entry.
         counted = parsed.observe(f"{name} {next(_reads)}", left_out)
