@@ -105,7 +105,7 @@ def photograph(browser: str, page: str, scratch: str, picture: Path) -> None:
             *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
             *("--no-first-run", "--disable-background-networking", "--disable-sync"),
             *("--disable-component-update", f"--user-data-dir={scratch}/browser"),
-            *("--window-size=1400,900", "--virtual-time-budget=20000"),
+            *("--window-size=2100,1300", "--virtual-time-budget=20000"),
             f"--screenshot={picture}",
             page,
         ],
