@@ -24,7 +24,7 @@ from pyspark.sql.streaming import StreamingQuery
 from run import commit_times, say
 from servers import Kafka, broker_of, free_port, registry_server
 
-MESSAGES, A_BATCH, WARM_UP, ROUNDS = 1_000_000, 50_000, 4, 5
+MESSAGES, A_BATCH, WARM_UP, ROUNDS = 1_200_000, 100_000, 2, 5
 SINKS, A_SECOND, SECONDS = 10, 1_000, 30
 COLUMNS = "sensor_id STRING, value DOUBLE, read_at TIMESTAMP"
 FIELDS = [

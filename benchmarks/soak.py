@@ -56,7 +56,7 @@ def soak(scratch: Path, minutes: int) -> tuple[list[dict], int, int]:
     )
     measured = []
     try:
-        await_(lambda: "Starting int.new_inventory" in log.read_text(), process)
+        await_(lambda: "Starting int." in log.read_text(), process)
         started, file = time.monotonic(), 0
         while (age := time.monotonic() - started) < minutes * MINUTE:
             feed(project, file, age)

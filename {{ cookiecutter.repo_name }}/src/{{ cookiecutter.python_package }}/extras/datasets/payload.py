@@ -260,13 +260,12 @@ def nested_in_csv(schema: StructType, instead: str) -> Iterator[str]:
 
 def _failure() -> Column:
     """Stop the stream, and say which message it was."""
-    place = F.concat_ws(
-        " ", F.lit("message"), "offset", F.lit("of partition"), "partition",
-        F.lit("of topic"), "topic",
-    )  # fmt: skip
-    advice = "; to go on without it, set payload.malformed: drop, or keep"
+    sentence = (
+        "message %d of partition %d of topic %s cannot be read: %s; to go on without it, "
+        "set payload.malformed: drop, or keep"
+    )
     return F.raise_error(
-        F.concat(place, F.lit(" cannot be read: "), F.col("_reason"), F.lit(advice))
+        F.format_string(sentence, "offset", "partition", "topic", "_reason")
     )
 
 
