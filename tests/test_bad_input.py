@@ -69,11 +69,9 @@ MISTAKES = {
         averages(file_format="parkay"),
         "processed.sensor: file_format 'parkay' is not known to Spark",
     ),
-    "jar missing for a format": (
+    "no broker": (
         readings(file_format="kafka", filepath=None, load_args={"subscribe": "a"}),
-        "raw.sensor: file_format 'kafka' needs the package "
-        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0, and the running Spark was "
-        "started without it",
+        "raw.sensor: no broker is named; add kafka.bootstrap.servers: host:port",
     ),
     "file format without filepath": (
         readings(filepath=None),
@@ -308,6 +306,21 @@ def test_a_mistake_is_refused_before_any_stream_starts(project, spark, mistake):
     assert sentence.replace("{project}", str(project.folder)) in reason
     assert written(project) == before
     assert not spark.streams.active
+
+
+def test_a_package_that_the_running_spark_lacks_is_named(project, spark):
+    package = "io.delta:delta-spark_2.13:4.0.0"
+    project.edit(
+        "conf/base/spark.yml", ("packages:\n", f"packages:\n  delta: {package}\n")
+    )
+    overlay(project, readings(file_format="delta"))
+
+    reason = refusal(project)
+
+    assert (
+        f"raw.sensor: file_format 'delta' needs the package {package}, and the running "
+        "Spark was started without it"
+    ) in reason
 
 
 def test_a_checkpoint_of_another_format_is_refused(ran):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import servers
-from conftest import Project
+from conftest import Project, ok
 
 RECIPE = re.compile(
     r"^## (\w+): .*?```yaml\n(.*?)```.*?```python\n(.*?)```", re.DOTALL | re.MULTILINE
@@ -59,6 +59,7 @@ def send_everything(kafka: servers.Kafka) -> None:
     payments.append(("4", 1.0, HOUR.format(14, 5)))
     keys = ("order_id", "sku", "units", "ordered_at")
     kafka.send("lines", b"Peas and more peas", b"and salmon")
+    kafka.send("stock", (b"A-1", b'{"sku":"A-1"}'))
     kafka.send("orders", *[as_json(keys, row) for row in orders])
     keys = ("order_id", "amount", "paid_at")
     kafka.send("payments", *[as_json(keys, row) for row in payments])
@@ -84,6 +85,23 @@ def rows(cooked, spark):
 def test_words_are_counted_on_the_screen(cooked):
     for word, count in {"peas": 2, "and": 2, "more": 1, "salmon": 1}.items():
         assert re.search(rf"\|{word} *\|{count} *\|", cooked[2]), cooked[2]
+
+
+def test_messages_are_shown_on_the_screen(cooked):
+    assert re.search(r'\|\{"sku":"A-1"\} *\|A-1 *\|', cooked[2]), cooked[2]
+
+
+def test_the_brokers_own_tool_sends_a_line(cooked):
+    project, kafka, _ = cooked
+    page = (project.folder / "docs/cookbook.md").read_text()
+    command = re.search(r"^echo .*ConsoleProducer.*$", page, re.MULTILINE)[0]
+    ok(
+        "bash",
+        "-c",
+        command.replace("127.0.0.1:9092", kafka.address),
+        cwd=project.folder,
+    )
+    assert (None, b"peas and more peas") in kafka.messages("lines")
 
 
 def test_windows_tumble_and_slide(rows):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pexpect
 import pytest
 import yaml
+from chaos import COPY as CHAOS_COPY
 from chaos import attack, committed_files
 from conftest import (
     Project,
@@ -382,6 +383,22 @@ def test_a_source_folder_that_goes_away_and_comes_back_costs_no_row(project):
     assert code == 0, run.text
 
 
+def test_a_source_folder_that_is_gone_is_said_so_and_that_it_is_back(project):
+    source = project.folder / "data/01_raw/stream/sensor"
+    aside = project.folder / "data/01_raw/stream/aside"
+    with project.live("--pipelines=sensor") as run:
+        wait_until(
+            lambda: project.lines(SENSOR) == expected_averages(project), "all averages"
+        )
+        source.rename(aside)
+        run.says("data/01_raw/stream/sensor is gone; waiting for its return")
+        status = ok(*project.command("streams", "status"), cwd=project.folder)
+        assert "csv data/01_raw/stream/sensor, which is gone" in status
+        aside.rename(source)
+        run.says("data/01_raw/stream/sensor is back")
+        assert run.stop() == 0, run.text
+
+
 def test_a_full_disk_costs_restarts_and_no_row(project, tmp_path):
     """The output is on a disk of a few kilobytes, until it is given more."""
     disk = project.folder / "data/02_intermediate"
@@ -577,12 +594,14 @@ def test_reset_names_the_streams_that_will_see_rows_again(project):
     project.run("--pipelines=inventory")
 
     one = project.kedro("streams", "reset", "int.new_inventory", input="n\n").stdout
-    assert "processed.stock reads what int.new_inventory writes" in one
+    assert "Nothing was deleted." in one
+    assert "processed.stock will see all rows of int.new_inventory again" in one
+    assert "kedro streams reset int.new_inventory processed.stock" in one
 
     both = project.kedro(
         "streams", "reset", "int.new_inventory", "processed.stock", "--yes"
     ).stdout
-    assert "reads what" not in both
+    assert "will see all rows" not in both
     assert "wrote to pandas.CSVDataset data/03_primary/stock.csv stays" in both
     project.run("--pipelines=inventory")
     assert project.lines(STOCK) == expected_stock(project)
@@ -673,6 +692,46 @@ def test_check_finds_all_problems_at_once(project):
         assert f"{name}: key 'file_fromat' is not known" in result.stdout
     assert "data/01_raw/product does not exist" in result.stdout
     assert "processed.sensor: output_mode 'append' writes a group once" in result.stdout
+
+
+def test_a_folder_that_is_misspelt_is_all_that_check_complains_of(project):
+    """A checkpoint that is there does not become another stream's by that."""
+    project.run("--pipelines=sensor")
+    project.edit("conf/base/catalog.yml", ("stream/sensor/", "stream/sensr/"))
+
+    result = streams_check(project, "--pipelines=sensor")
+
+    assert result.returncode == 1
+    problems = [line for line in result.stdout.splitlines() if "problem:" in line]
+    assert len(problems) == 1, result.stdout
+    assert "data/01_raw/stream/sensr does not exist" in problems[0]
+
+
+def test_an_input_that_is_nowhere_is_a_problem_of_check_and_of_a_run(project):
+    package = project.folder / "src/cold_store/pipelines/copy"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        CHAOS_COPY.replace("int.new_inventory", "int.nothing")
+    )
+
+    sentence = "int.nothing: no node makes it and it is not in the catalog"
+    assert sentence in streams_check(project).stdout
+    result = project.kedro("run")
+    assert result.returncode == 1
+    assert sentence in result.stderr and "Traceback" not in result.stdout
+
+
+def test_a_column_that_does_not_exist_is_a_sentence_at_the_end(project):
+    project.edit(
+        "src/cold_store/pipelines/sensor/nodes.py",
+        ('groupBy("sensor_id"', 'groupBy("sensorid"'),
+    )
+    result = project.kedro("run", "--pipelines=sensor")
+    assert result.returncode == 1
+    assert "Traceback" not in result.stdout + result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert "Spark refuses: [UNRESOLVED_COLUMN" in last and "`sensor_id`" in last
+    assert "DataFrameQueryContextLogger" not in result.stdout + result.stderr
 
 
 def test_check_warns_about_what_is_legal_but_hurts(project):

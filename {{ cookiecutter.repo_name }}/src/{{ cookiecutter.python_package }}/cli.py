@@ -83,6 +83,8 @@ def reset(names: tuple[str, ...], env: str | None, yes: bool) -> None:
         elif yes or click.confirm("Delete it?"):
             plan.carry_out()
             click.echo("Deleted; the next run starts over.")
+        else:
+            click.echo("Nothing was deleted.")
 
 
 @streams.command()

@@ -8,7 +8,7 @@ from kedro.io import CatalogProtocol, DataCatalog, DatasetError
 from kedro.pipeline import Pipeline
 
 from .extras.streams import checks, session
-from .extras.streams.errors import StreamsError
+from .extras.streams.errors import StreamsError, first_sentence, is_sparks
 from .extras.streams.run import StreamsRun
 from .extras.streams.topology import formats
 
@@ -79,8 +79,10 @@ class SparkStreamsHook:
 
     @hook_impl
     def on_pipeline_error(self, error: Exception) -> None:
-        """Clean up; say in a sentence what a dataset refused, without a traceback."""
+        """Clean up; say in a sentence what a dataset or Spark refused."""
         if self._run:
             self._run.close()
             if isinstance(error, DatasetError):
                 raise StreamsError(str(error)) from error
+            if is_sparks(error):
+                raise StreamsError(f"Spark refuses: {first_sentence(error)}") from error

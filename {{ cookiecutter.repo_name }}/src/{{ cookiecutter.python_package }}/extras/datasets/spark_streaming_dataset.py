@@ -212,6 +212,11 @@ class SparkStreamingDataset(StreamSink):
         return self.filepath if self.is_files else None
 
     @property
+    def prints(self) -> bool:
+        """Whether rows go to the screen, where a table of streams would be in the way."""
+        return self.file_format.lower() == "console"
+
+    @property
     def bears_a_cut(self) -> bool:
         """Whether a batch that is cut does no harm when it is replayed."""
         name = self.file_format.lower()

@@ -93,6 +93,11 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         return rows
 
     @property
+    def prints(self) -> bool:
+        """Whether rows go to the screen, where a table of streams would be in the way."""
+        return False
+
+    @property
     def bears_a_cut(self) -> bool:
         """Whether a batch that is cut does no harm when it is replayed."""
         return True

@@ -33,12 +33,20 @@ def wrong_entries(topology: Topology) -> Iterator[str]:
     lost = list(unkept(topology))  # builds entries, of which some may be wrong
     for name, reason in topology.wrong.items():
         yield f"{name}: {reason}"
-    for name in sorted(topology.sources.keys() & topology.pipeline.inputs()):
-        source = topology.sources[name]
-        is_made = source.filepath in topology.folders_between
-        if source.lacks_its_folder() and not is_made:
-            yield f"{name}: {source.missing_folder()}"
+    for name in sorted(topology.without_folder & topology.pipeline.inputs()):
+        yield f"{name}: {topology.sources[name].missing_folder()}"
+    yield from absent(topology)
     yield from lost
+
+
+def absent(topology: Topology) -> Iterator[str]:
+    """Find inputs that no node makes and no entry stores."""
+    for name in sorted(topology.pipeline.inputs()):
+        if name not in topology.catalog and name not in topology.wrong:
+            yield (
+                f"{name}: no node makes it and it is not in the catalog of this "
+                "environment; add an entry, or choose pipelines with --pipelines"
+            )
 
 
 def refuse_wrong_runner(run_params: dict[str, Any], catalog: CatalogProtocol) -> None:

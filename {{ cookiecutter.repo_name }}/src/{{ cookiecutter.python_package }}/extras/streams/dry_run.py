@@ -70,7 +70,7 @@ class _Description:
         self._topology = topology
         self._empty = empty  # a folder, for those that other streams will make
         self._made: dict[str, Any] = {}
-        self._broken = set(topology.wrong)
+        self._broken = {*topology.wrong, *topology.without_folder}
         for stream in topology.streams.values():
             stream.held = True
         for node in topology.pipeline.nodes:

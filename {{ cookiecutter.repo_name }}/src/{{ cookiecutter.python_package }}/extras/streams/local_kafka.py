@@ -82,7 +82,7 @@ class Broker:
 
     def create(self, topics: list[str]) -> None:
         """Make the topics that are not there yet."""
-        admin = AdminClient({"bootstrap.servers": self.address})
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 3})
         missing = sorted(set(topics) - admin.list_topics(timeout=10).topics.keys())
         if missing:
             made = admin.create_topics([NewTopic(t, 2, 1) for t in missing])
@@ -145,7 +145,8 @@ class Broker:
                 )
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        return [check_java(), *MEMORY, "-cp", f"{self._folder}/jars/*", main, *arguments]
+        jars = f"{self._folder}/jars/*"
+        return [check_java(), *MEMORY, "-cp", jars, main, *arguments]
 
     def _await(self, process: subprocess.Popen) -> None:
         deadline = time.monotonic() + START
@@ -175,6 +176,7 @@ def run_broker(
                 time.sleep(0.1)
         if not stop.count:
             raise StreamsError(f"the broker has ended by itself; see {broker.log}")
+        say("Kafka has stopped.")
     finally:
         stop.restore()
 

@@ -34,9 +34,9 @@ HEADINGS = (
 class Progress:
     """Shows streams while they run; use it in a ``with`` statement."""
 
-    def __init__(self, log_every: float) -> None:
+    def __init__(self, log_every: float, prints: bool) -> None:
         console = rich.get_console()
-        is_plain = console.is_dumb_terminal or console.no_color
+        is_plain = console.is_dumb_terminal or console.no_color or prints
         is_screen = console.is_terminal and not is_plain
         self._screen = Live(console=console, auto_refresh=False) if is_screen else None
         self._every = REFRESH if is_screen else log_every

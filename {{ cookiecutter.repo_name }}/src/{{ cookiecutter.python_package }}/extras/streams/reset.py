@@ -63,9 +63,10 @@ def _remarks(streams: dict[str, StreamSink], topology: Topology) -> Iterator[str
                 f"{name} will write all its rows again, and what it wrote to "
                 f"{stream.place} stays: empty that first unless it overwrites"
             )
-        for below in topology.downstream(name):
-            if below not in streams:
-                yield (
-                    f"{below} reads what {name} writes and will see all its rows again: "
-                    f"reset it as well, unless that is what you want"
-                )
+        below = [n for n in topology.downstream(name) if n not in streams]
+        if below:
+            yield (
+                f"{' and '.join(below)} will see all rows of {name} again, and count "
+                "them twice unless that is harmless; to start over with all of them: "
+                f"kedro streams reset {' '.join([*streams, *below])}"
+            )

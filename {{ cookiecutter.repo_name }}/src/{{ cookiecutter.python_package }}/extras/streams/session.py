@@ -16,6 +16,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark import SparkConf, SparkContext, __version__
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from .errors import StreamsError
@@ -157,6 +158,8 @@ def _start(settings: dict[str, Any]) -> SparkSession:
         session = _launch(_for_this_machine(settings))
         _State.launched = True
         logging.getLogger().addFilter(_is_not_py4j)
+    # It prints, as one line of JSON, the Java trace of what is said in a sentence.
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     _State.started = session.sparkContext
     logger.info("Spark %s started, UI at %s", session.version, _ui(session))
     return session

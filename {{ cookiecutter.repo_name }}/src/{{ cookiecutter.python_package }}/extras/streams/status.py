@@ -5,6 +5,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from . import checkpoints, locks
+from .files import at
 from .progress import observed
 from .session import shown
 from .topology import Topology
@@ -44,6 +45,7 @@ def _status(name: str, topology: Topology) -> dict[str, Any]:
         "uncommitted_batch": pending,
         "sources": [source.place for source in topology.streaming_sources_of(name)],
         "offsets": position.offsets,
+        "missing_folders": [f for f in folders if not at(f).exists()],
         "files_read": files[0] if files else None,
         "files_behind": files[1] if files else None,
         "state_bytes": checkpoints.state_bytes(checkpoint),
@@ -93,6 +95,8 @@ def _facts(found: dict[str, Any]) -> dict[str, str]:
 def _source(found: dict[str, Any]) -> str:
     """Say where the sources are: files by their number, others by their offsets."""
     names = shown(" and ".join(found["sources"]))
+    if found["missing_folders"]:
+        return f"{names}, which is gone"
     if found["files_read"] is None:
         return f"{names} at {' '.join(map(str, found['offsets']))}"
     return f"{names}, {found['files_read']} files read, {found['files_behind']} behind"

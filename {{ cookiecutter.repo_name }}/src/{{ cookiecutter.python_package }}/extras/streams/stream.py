@@ -13,6 +13,7 @@ from . import checkpoints, locks
 from .errors import TROUBLE, first_sentence, is_final, is_sparks
 from .files import at
 from .reports import Batch, Reports
+from .session import shown
 from .settings import RunSettings
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Stream:
         self.reason: str | None = None  # of the last failure
         self.has_ended = False
         self.has_failed = False
+        self.prints = sink.prints
         self._sink = sink
         self._checkpoint = sink.checkpoint
         self._settings = settings
@@ -50,6 +52,7 @@ class Stream:
         self._backlog = checkpoints.Backlog(str(sink.checkpoint), self._folders)
         self._files_behind: int | None = None
         self._next_count = 0.0
+        self._misses_folder = False
         self._progress: dict[str, Any] = {}
 
     # --- starting ------------------------------------------------------------
@@ -216,10 +219,24 @@ class Stream:
 
     def beat(self) -> None:
         """Show that the run lives, and how far it came."""
+        self._notice_missing_folder()
         if self._lock:
             with suppress(*TROUBLE):  # a full disk is for the query to fail by
                 self._lock.renew()
                 self._write_progress()
+
+    def _notice_missing_folder(self) -> None:
+        """Say that a source is gone, and that it is back; Spark takes it for empty."""
+        is_missing = self._lacks_a_folder()
+        if is_missing != self._misses_folder:
+            self._misses_folder = is_missing
+            folders = " and ".join(map(shown, self._folders))
+            if is_missing:
+                logger.warning(
+                    f"{self.name}: {folders} is gone; waiting for its return"
+                )
+            else:
+                logger.info(f"{self.name}: {folders} is back")
 
     def unlock(self) -> None:
         """Let the next run begin at once."""

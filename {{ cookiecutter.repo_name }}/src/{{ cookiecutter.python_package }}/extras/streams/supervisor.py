@@ -69,7 +69,8 @@ class Supervisor:
             ) from error
 
     def _watch(self) -> None:
-        with Progress(self._settings.progress_seconds) as progress:
+        prints = any(stream.prints for stream in self._streams)
+        with Progress(self._settings.progress_seconds, prints) as progress:
             while not self._stop.count and self._goes_on():
                 progress.show(self._streams)
                 self._beat()

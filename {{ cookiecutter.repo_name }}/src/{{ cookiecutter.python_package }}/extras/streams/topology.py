@@ -54,6 +54,13 @@ class Topology:
         read = {_folder(source) for source in self.sources.values()}
         return {f for s in self.streams.values() if (f := _folder(s)) and f in read}
 
+    @property
+    def without_folder(self) -> set[str]:
+        """The sources whose folder is missing, and that no stream will make."""
+        made = self.folders_between
+        missing = {n: s for n, s in self.sources.items() if s.lacks_its_folder()}
+        return {name for name, source in missing.items() if source.filepath not in made}
+
     def downstream(self, name: str) -> list[str]:
         """Return the streams that read what a stream writes, and those that read theirs."""
         found: list[str] = []
