@@ -222,9 +222,10 @@ def unreachable(topology: Topology) -> Iterator[str]:
 
 def unkept(topology: Topology) -> Iterator[str]:
     """Find entries that leave malformed messages to another one, which is not there."""
-    entries = list(topology.entries_of_malformed())
-    for name, source in topology.sources.items():
-        if source.keeps_malformed and not any(map(source.leaves_to, entries)):
+    keeping = {n: s for n, s in topology.sources.items() if s.keeps_malformed}
+    entries = list(topology.entries_of_malformed()) if keeping else []
+    for name, source in keeping.items():
+        if not any(map(source.leaves_to, entries)):
             yield (
                 f"{name}: payload.malformed is keep, and no entry of the catalog reads "
                 f"what is malformed of {source.place}; add a copy of {name} with "
