@@ -210,14 +210,8 @@ def unstorable(streams: Streams) -> Iterator[str]:
 
 def unreachable(topology: Topology) -> Iterator[str]:
     """Find brokers that do not answer, or have no such topic."""
-    entries = {**topology.sources, **topology.streams}
-    yield from kafka.problems(
-        {
-            name: entry.connection
-            for name, entry in entries.items()
-            if isinstance(entry, SparkStreamingDataset) and entry.is_kafka
-        }
-    )
+    entries = topology.kafka_entries
+    yield from kafka.problems({name: e.connection for name, e in entries.items()})
 
 
 def unkept(topology: Topology) -> Iterator[str]:

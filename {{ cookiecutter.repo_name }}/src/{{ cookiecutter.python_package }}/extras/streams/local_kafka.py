@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pyspark
 
-from ..datasets import SparkStreamingDataset
 from .errors import StreamsError
 from .session import check_java, ivy_folder, ivy_settings
 from .signals import StopRequest
@@ -183,14 +182,16 @@ def run_broker(
 
 def topics_of(topology: Topology) -> list[str]:
     """Return the topics that the entries of a catalog name."""
-    return sorted({topic for entry in _entries(topology) for topic in entry.topics})
+    entries = topology.kafka_entries.values()
+    return sorted({topic for entry in entries for topic in entry.topics})
 
 
 def address_of(topology: Topology, port: int | None) -> str:
     """Return where the entries of a catalog expect a broker, if it is this machine."""
     if port:
         return f"127.0.0.1:{port}"
-    servers = {e.connection.get("kafka.bootstrap.servers") for e in _entries(topology)}
+    entries = topology.kafka_entries.values()
+    servers = {e.connection.get("kafka.bootstrap.servers") for e in entries}
     host, _, number = str(next(iter(servers), "127.0.0.1:9092")).rpartition(":")
     if len(servers) > 1 or host not in ("127.0.0.1", "localhost"):
         raise StreamsError(
@@ -199,11 +200,6 @@ def address_of(topology: Topology, port: int | None) -> str:
             "--port 9092"
         )
     return f"127.0.0.1:{number}"
-
-
-def _entries(topology: Topology) -> list[SparkStreamingDataset]:
-    found = {**topology.sources, **topology.streams}.values()
-    return [e for e in found if isinstance(e, SparkStreamingDataset) and e.is_kafka]
 
 
 def _stop(process: subprocess.Popen) -> None:

@@ -49,6 +49,15 @@ class Topology:
         return formats(self.datasets.values())
 
     @property
+    def kafka_entries(self) -> dict[str, SparkStreamingDataset]:
+        """The entries that read or write messages of Kafka."""
+        return {
+            name: entry
+            for name, entry in {**self.sources, **self.streams}.items()
+            if isinstance(entry, SparkStreamingDataset) and entry.is_kafka
+        }
+
+    @property
     def folders_between(self) -> set[str]:
         """The folders that one stream writes and another one reads."""
         read = {_folder(source) for source in self.sources.values()}
