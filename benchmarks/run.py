@@ -227,10 +227,18 @@ def java_of(pid: int) -> psutil.Process:
 
 
 def live_heap(pid: int) -> float:
-    """Return megabytes of objects in Java that are still in use."""
+    """Return megabytes of objects in Java that are still in use.
+
+    Spark lets go of what batches have broadcast only after a collection has told it
+    to, so the first of a few looks still counts that.
+    """
     jcmd = ["jcmd", str(java_of(pid).pid), "GC.class_histogram"]
-    table = subprocess.run(jcmd, check=True, capture_output=True, text=True).stdout
-    return int(table.strip().split("\n")[-1].split()[2]) / 2**20
+    totals = []
+    for _ in range(3):
+        table = subprocess.run(jcmd, check=True, capture_output=True, text=True).stdout
+        totals.append(int(table.strip().split("\n")[-1].split()[2]) / 2**20)
+        time.sleep(1)
+    return min(totals)
 
 
 # --- the supervisor ----------------------------------------------------------
