@@ -1,6 +1,7 @@
 """Projects generated with real ``kedro new``, and clean environments to run them in."""
 
 import importlib
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,9 @@ from shell import DEADLINE, ROOT, ok, sh, wait_until
 
 BIN = Path(sys.executable).parent
 BOUNDED = "--params=streams.until=caught_up"
+
+SCHEMA = "sku STRING, units INT"
+ROWS = [("A", 3), ("B", 5)]
 
 # Short, long, and with a hyphen.
 NAMES = ["Ox", "Refrigerated Goods Warehouse Monitoring And Forecasting", "cold-store"]
@@ -265,6 +269,37 @@ def spark(code, pristine, tmp_path_factory):
         session = code.session.get_spark("kafka", "avro")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def dataset(code, spark):
+    """Build a streaming dataset; Spark is there."""
+    return code.datasets.SparkStreamingDataset
+
+
+@pytest.fixture
+def source(dataset, tmp_path):
+    """A folder with one JSON file of two rows, as a stream."""
+    (tmp_path / "in").mkdir()
+    lines = [json.dumps({"sku": sku, "units": units}) for sku, units in ROWS]
+    (tmp_path / "in" / "1.json").write_text("\n".join(lines))
+    return dataset(
+        file_format="json",
+        filepath=str(tmp_path / "in"),
+        load_args={"schema": SCHEMA},
+    )
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    """What a sink of files needs, and a trigger that lets it end."""
+    return {"checkpoint": str(tmp_path / "checkpoint"), "trigger": "available_now"}
+
+
+def finish(dataset):
+    """Wait for a stream that ends by itself."""
+    assert dataset.query.awaitTermination(60)
+    assert dataset.query.exception() is None
 
 
 @pytest.fixture(scope="session")

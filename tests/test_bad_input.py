@@ -134,6 +134,11 @@ MISTAKES = {
         "'trigger' does nothing in load_args, because it is about writing; write "
         "trigger under save_args",
     ),
+    "misspelt reader option": (
+        readings(load_args={"maxFilePerTrigger": 1}),
+        "'maxFilePerTrigger' in load_args would be ignored by Spark; write "
+        "maxFilesPerTrigger",
+    ),
     "checkpointLocation": (
         averages_saved(checkpointLocation="data/c"),
         "'checkpointLocation' in save_args would be ignored by Spark; write checkpoint",

@@ -6,11 +6,9 @@ import socket
 import threading
 
 import pytest
-from conftest import wait_until
+from conftest import ROWS, SCHEMA, finish, wait_until
 from kedro.io import DataCatalog, DatasetError
 
-SCHEMA = "sku STRING, units INT"
-ROWS = [("A", 3), ("B", 5)]
 STRUCT = {
     "type": "struct",
     "fields": [
@@ -18,37 +16,6 @@ STRUCT = {
         {"name": "units", "type": "integer", "nullable": True, "metadata": {}},
     ],
 }
-
-
-@pytest.fixture
-def dataset(code, spark):
-    """Build a streaming dataset; Spark is there."""
-    return code.datasets.SparkStreamingDataset
-
-
-@pytest.fixture
-def source(dataset, tmp_path):
-    """A folder with one JSON file of two rows, as a stream."""
-    (tmp_path / "in").mkdir()
-    lines = [json.dumps({"sku": sku, "units": units}) for sku, units in ROWS]
-    (tmp_path / "in" / "1.json").write_text("\n".join(lines))
-    return dataset(
-        file_format="json",
-        filepath=str(tmp_path / "in"),
-        load_args={"schema": SCHEMA},
-    )
-
-
-@pytest.fixture
-def arguments(tmp_path):
-    """What a sink of files needs, and a trigger that lets it end."""
-    return {"checkpoint": str(tmp_path / "checkpoint"), "trigger": "available_now"}
-
-
-def finish(dataset):
-    """Wait for a stream that ends by itself."""
-    assert dataset.query.awaitTermination(60)
-    assert dataset.query.exception() is None
 
 
 def pairs(frame):

@@ -109,6 +109,8 @@ def test_topics_give_the_rows_that_files_give(project, kafka, topics, spark):
     assert "it is not json of the schema" in kept.reason
     status = project.kedro("streams", "status", "--env=kafka").stdout
     assert "1 messages left out in the last run" in status
+    read = r"kafka READINGS at READINGS 0:\d+.*, 0 behind after the last batch"
+    assert re.search(read.replace("READINGS", topics["readings"]), status)
     check = project.kedro("streams", "check", "--env=kafka")
     assert check.returncode == 0, check.stdout
 

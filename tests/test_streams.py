@@ -91,6 +91,18 @@ def test_a_mistake_in_python_is_final_and_a_broken_connection_is_not(streams):
     assert not streams.errors.is_final(None)
 
 
+def test_a_reason_is_what_failed_and_not_in_which_task(streams):
+    error = RuntimeError(
+        "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most "
+        "recent failure: Lost task 0.0 in stage 3.0 (TID 3) (localhost executor "
+        "driver): org.apache.kafka.common.errors.RecordTooLargeException: 1 MB\n\tat x"
+    )
+
+    reason = streams.errors.first_sentence(error)
+
+    assert reason == "org.apache.kafka.common.errors.RecordTooLargeException: 1 MB"
+
+
 # --- settings ----------------------------------------------------------------
 
 

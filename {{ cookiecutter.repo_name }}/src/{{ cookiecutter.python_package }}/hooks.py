@@ -42,11 +42,14 @@ class SparkStreamsHook:
         self._context = context
 
     @hook_impl
-    def after_catalog_created(self, catalog: DataCatalog) -> None:
+    def after_catalog_created(
+        self, catalog: DataCatalog, conf_creds: dict[str, Any]
+    ) -> None:
         """Tell streams what they are called, before a notebook builds them."""
         for name, entry in catalog.config_resolver.config.items():
             if str(entry.get("type", "")).startswith(f"{__package__}.extras.datasets."):
                 entry.setdefault("name", name)
+                _give_credentials(entry.get("datasets"), conf_creds)
 
     @hook_impl(tryfirst=True)
     def before_pipeline_run(
@@ -86,3 +89,11 @@ class SparkStreamsHook:
                 raise StreamsError(str(error)) from error
             if is_sparks(error):
                 raise StreamsError(f"Spark refuses: {first_sentence(error)}") from error
+
+
+def _give_credentials(datasets: Any, credentials: dict[str, Any]) -> None:
+    """Replace the names of credentials in a list, where Kedro does not look for them."""
+    for config in datasets if isinstance(datasets, list) else ():
+        if isinstance(config, dict) and isinstance(config.get("credentials"), str):
+            name = config["credentials"]
+            config["credentials"] = credentials.get(name, name)

@@ -27,6 +27,32 @@ OTHER_SPELLINGS = {
     "availablenow": "trigger: available_now",
 }
 READER_KEYS = ("schema", "maxFilesPerTrigger", "maxBytesPerTrigger", "cleanSource")
+READER_OPTIONS = (  # those that decide what is read, and when
+    *READER_KEYS,
+    "assign",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "fileNameOnly",
+    "includeHeaders",
+    "latestFirst",
+    "maxFileAge",
+    "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+    "minPartitions",
+    "pathGlobFilter",
+    "recursiveFileLookup",
+    "rowsPerSecond",
+    "sourceArchiveDir",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingTimestamp",
+    "startingVersion",
+    "subscribe",
+    "subscribePattern",
+)
 
 INTERVAL = re.compile(
     r"(interval\s+)?(\d+\s+(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+",
@@ -61,8 +87,8 @@ def refuse_unknown_keys(config: Any, known: tuple[str, ...], where: str) -> None
             raise DatasetError(f"'{key}' means nothing in {where}; {hint}")
 
 
-def refuse_writer_keys(load_args: dict[str, Any]) -> None:
-    """Refuse what belongs under ``save_args`` and does nothing under ``load_args``."""
+def refuse_misspelt_reading(load_args: dict[str, Any]) -> None:
+    """Refuse what Spark's reader would take for an option and silently ignore."""
     spellings = {k: v for k, v in OTHER_SPELLINGS.items() if k != "mode"}
     for key in load_args:
         right = key if key in SINK_KEYS else spellings.get(key.lower())
@@ -71,9 +97,14 @@ def refuse_writer_keys(load_args: dict[str, Any]) -> None:
                 f"'{key}' does nothing in load_args, because it is about writing; "
                 f"write {right} under save_args"
             )
+        if near := _nearest(key, READER_OPTIONS, cutoff=0.9):
+            if near.lower() != key.lower():
+                raise DatasetError(
+                    f"'{key}' in load_args would be ignored by Spark; write {near}"
+                )
 
 
-def refuse_misspelt(save_args: dict[str, Any]) -> None:
+def refuse_misspelt_writing(save_args: dict[str, Any]) -> None:
     """Refuse what Spark's writer would take for an option and silently ignore."""
     for key in save_args:
         if key in SINK_KEYS:
@@ -149,7 +180,7 @@ def _refuse_missing_real_time() -> None:
         )
 
 
-def _nearest(key: str, known: Any) -> str | None:
-    squeezed = {name.replace("_", ""): name for name in known}
-    matches = get_close_matches(key.lower().replace("_", ""), squeezed, cutoff=0.8)
+def _nearest(key: str, known: Any, cutoff: float = 0.8) -> str | None:
+    squeezed = {name.lower().replace("_", ""): name for name in known}
+    matches = get_close_matches(key.lower().replace("_", ""), squeezed, cutoff=cutoff)
     return squeezed[matches[0]] if matches else None

@@ -1,13 +1,17 @@
-"""Any Kedro dataset as the sink of a stream."""
+"""Any Kedro dataset, or code of the user's, as the sink of a stream."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from kedro.io import AbstractDataset, DatasetError
+from kedro.io import DatasetError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-from . import arguments
+from .arguments import SINK_KEYS
+from .batch_writers import DatasetWriter, FunctionWriter, RowWriter, Writer
 from .stream_sink import StreamSink
+
+WAYS = ("datasets", "function", "foreach")
 
 
 class MicroBatchDataset(StreamSink):
@@ -16,89 +20,134 @@ class MicroBatchDataset(StreamSink):
     ```yaml
     processed.stock:
       type: {{ cookiecutter.python_package }}.extras.datasets.MicroBatchDataset
-      datasets:                     # one or several; each gets every batch
-        - type: pandas.CSVDataset   # pandas datasets get a pandas frame, others Spark's
+      datasets:                     # one or several; a batch is computed once for all
+        - type: pandas.CSVDataset   # gets the frame that its save takes: Spark's, pandas', ...
           filepath: data/03_primary/stock.csv
+        - type: pandas.ParquetDataset
+          filepath: data/08_reporting/stock/batch_id={batch_id}.parquet
       save_args:
         output_mode: complete       # the whole result each time, so a replay is harmless
         checkpoint: data/04_checkpoint/processed_stock
     ```
 
     After a crash Spark replays the batch it was in, so the datasets must bear to
-    save the same batch twice: those that overwrite do, those that append do not.
+    save the same batch twice. Those that overwrite do, and with ``{batch_id}`` in its
+    filepath every batch overwrites itself alone; those that append do not.
+
+    Instead of ``datasets``, ``function`` names a function ``f(batch, batch_id)`` and
+    ``foreach`` a class with ``process(row)``; what is under ``arguments``, and the
+    ``credentials``, are given to them by name.
+
     ``load`` reads, as a batch, what the first dataset holds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the keys of a catalog entry
         self,
         *,
-        datasets: list[dict[str, Any]],
         save_args: dict[str, Any],
+        datasets: list[dict[str, Any]] | None = None,
+        function: str | None = None,
+        foreach: str | None = None,
+        arguments: dict[str, Any] | None = None,
+        credentials: dict[str, Any] | None = None,
         name: str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        """Build the wrapped datasets; they need not exist yet."""
+        """Build what will write; where it writes need not exist yet."""
         self.name = name
-        if not isinstance(datasets, list) or not datasets:
-            raise DatasetError(
-                "datasets is empty, so batches would go nowhere; write a list with at "
-                "least one dataset, each starting with '- type: '"
-            )
+        self.metadata = metadata
         self._configure_sink(save_args)
-        if options := sorted(save_args.keys() - set(arguments.SINK_KEYS)):
+        if options := sorted(save_args.keys() - set(SINK_KEYS)):
             raise DatasetError(
                 f"'{options[0]}' does nothing here, because the datasets do the "
                 "writing; put it under the save_args of one of them"
             )
-        self._datasets = [self._build(config) for config in datasets]
-        self._places = [
-            f"{d['type']} {d.get('filepath', '')}".strip() for d in datasets
-        ]
-        self.metadata = metadata
-
-    @staticmethod
-    def _build(config: dict[str, Any]) -> AbstractDataset:
-        """Kedro makes paths absolute, but not inside lists."""
-        keys = config.keys() & {"filepath", "filename", "path"}
-        paths = {key: arguments.absolute(config[key]) for key in keys}
-        return AbstractDataset.from_config("datasets", {**config, **paths})
+        given = {**(arguments or {})}
+        if credentials:
+            given["credentials"] = credentials
+        _refuse_several_ways(datasets, function, foreach, given)
+        self._writers: list[Writer] = []
+        if function:
+            self._writers.append(FunctionWriter(function, given))
+        elif foreach:
+            self._writers.append(RowWriter(foreach, given))
+        else:
+            self._writers += [DatasetWriter(config) for config in datasets or ()]
 
     @property
     def place(self) -> str:
         """Where rows go, for people to read."""
-        return " and ".join(self._places)
+        return " and ".join(writer.place for writer in self._writers)
 
     def load(self) -> Any:
         """Read what the first dataset holds, as a batch."""
-        return self._datasets[0].load()
+        return self._first_dataset.load()
+
+    @property
+    def _first_dataset(self) -> DatasetWriter:
+        first = self._writers[0]
+        if not isinstance(first, DatasetWriter):
+            raise DatasetError(
+                f"{self.place} writes and does not read; give what it writes an entry "
+                "of its own, and read that"
+            )
+        return first
+
+    def hazards(self) -> Iterator[str]:
+        """Find what is legal, but hurts when a batch is replayed."""
+        for writer in self._writers:
+            if isinstance(writer, DatasetWriter):
+                yield from writer.hazards(self.output_mode)
 
     def _start(self, writer: DataStreamWriter) -> StreamingQuery:
-        return self._start_gated(writer, self._save_everywhere)
+        return self._start_gated(writer, self._write_everywhere)
 
-    def _save_everywhere(self, batch: DataFrame) -> None:
-        is_shared = len(self._datasets) > 1
+    def _write_everywhere(self, batch: DataFrame, batch_id: int) -> None:
+        is_shared = len(self._writers) > 1
         if is_shared:
             batch.persist()  # so that the second does not compute it once more
         try:
-            for dataset in self._datasets:
-                dataset.save(_frame_for(dataset, batch))
+            for writer in self._writers:
+                writer.write(batch, batch_id)
         finally:
             if is_shared:
                 batch.unpersist()
 
     def _exists(self) -> bool:
-        return self._datasets[0].exists()
+        first = self._writers[0]
+        return isinstance(first, DatasetWriter) and first.exists()
 
     def _describe(self) -> dict[str, Any]:
+        datasets = [w.describe() for w in self._writers if isinstance(w, DatasetWriter)]
         return {
-            "datasets": [dataset._describe() for dataset in self._datasets],
+            "writes": self.place,
+            "datasets": datasets,
             "output_mode": self.output_mode,
             "checkpoint": self.checkpoint,
         }
 
 
-def _frame_for(dataset: AbstractDataset, batch: DataFrame) -> Any:
-    """Give ``kedro_datasets.pandas`` a pandas frame and everything else Spark's."""
-    if ".pandas." in type(dataset).__module__:
-        return batch.toPandas()
-    return batch
+def _refuse_several_ways(
+    datasets: Any, function: Any, foreach: Any, given: dict[str, Any]
+) -> None:
+    """Refuse an entry that says in no way, or in two, what happens with a batch."""
+    ways = [w for w, v in zip(WAYS, (datasets, function, foreach), strict=True) if v]
+    if not ways:
+        raise DatasetError(
+            "datasets is empty, so batches would go nowhere; write a list with at "
+            "least one dataset, each starting with '- type: ', or function: or foreach:"
+        )
+    if len(ways) > 1:
+        raise DatasetError(
+            f"{' and '.join(ways)} exclude each other, because a batch that fails in "
+            "one would be written by the other; choose one, or two entries"
+        )
+    if datasets and not isinstance(datasets, list):
+        raise DatasetError(
+            "datasets is no list; begin each dataset with '- type: ', even a single one"
+        )
+    if datasets and given:
+        raise DatasetError(
+            "arguments and credentials are for function and foreach; put what a "
+            "dataset needs under the dataset"
+        )

@@ -116,7 +116,7 @@ class SparkStreamingDataset(StreamSink):
         self._credentials = deepcopy(credentials or {})
         self._schema = self._load_args.pop("schema", None)
         self._refuse_wrong_place()
-        arguments.refuse_writer_keys(self._load_args)
+        arguments.refuse_misspelt_reading(self._load_args)
         self._configure_sink(self._save_args)
         self._refuse_impossible_sink()
         self._schema = schemas.understood(self._schema)
@@ -304,7 +304,7 @@ class SparkStreamingDataset(StreamSink):
             return writer.toTable(self.table)
         return writer.start(self.filepath)
 
-    def _send(self, batch: DataFrame) -> None:
+    def _send(self, batch: DataFrame, _: int) -> None:
         """Send a batch whose messages a replay would send again: so never half of it."""
         writer = batch.write.format(self.file_format).options(**self._options())
         writer.options(**self._secrets()).save()

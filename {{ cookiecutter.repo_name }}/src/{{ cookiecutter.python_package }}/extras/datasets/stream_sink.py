@@ -49,7 +49,7 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
 
     def _configure_sink(self, save_args: dict[str, Any]) -> None:
         """Understand the five keys of ``save_args``; the rest are writer options."""
-        arguments.refuse_misspelt(save_args)
+        arguments.refuse_misspelt_writing(save_args)
         self.output_mode = arguments.output_mode(save_args)
         self._trigger = arguments.trigger(save_args)
         self._query_name = save_args.get("query_name")
@@ -86,6 +86,10 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
 
     def unstorable(self, schema: StructType) -> Iterator[str]:
         """Find columns that there is no place for."""
+        yield from ()
+
+    def hazards(self) -> Iterator[str]:
+        """Find what is legal, but hurts when a batch is replayed."""
         yield from ()
 
     def outgoing(self, rows: DataFrame) -> DataFrame:
@@ -176,21 +180,21 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         """Give the writer its destination and start it."""
 
     def _start_gated(
-        self, writer: DataStreamWriter, write: Callable[[DataFrame], None]
+        self, writer: DataStreamWriter, write: Callable[[DataFrame, int], None]
     ) -> StreamingQuery:
         """Write batches with Python code, which can refuse to begin another one."""
         self._hang_up()
         return writer.foreachBatch(partial(self._write_batch, write)).start()
 
     def _write_batch(
-        self, write: Callable[[DataFrame], None], batch: DataFrame, batch_id: int
+        self, write: Callable[[DataFrame, int], None], batch: DataFrame, batch_id: int
     ) -> None:
         """Write a batch; remember the error, of which Spark keeps only the text."""
         self._line = _line_of_this_thread()
         try:
             if self.last_batch is not None and batch_id > self.last_batch:
                 raise HeldBack(f"batch {batch_id} is left to the next run")
-            write(batch)
+            write(batch, batch_id)
         except Exception as error:
             self.failure = error
             raise

@@ -30,6 +30,9 @@ MESSAGES_GONE = (
     "to go on with those that are there; if the topic was made anew, its offsets begin "
     "again, and so must the stream: kedro streams reset NAME"
 )
+TASK = re.compile(  # which of Spark's tasks failed, before what it failed by
+    r"^(?:[\w.]+: )?Job aborted due to stage failure: .*?\(TID \d+\) \([^)]*\): "
+)
 CLASSES = re.compile(r"^(?:Caused by: |: )?((?:[a-z]\w*\.)+[A-Z][\w$]*)", re.MULTILINE)
 PYTHON_MISTAKES = (
     ArithmeticError,
@@ -59,6 +62,7 @@ def first_sentence(error: BaseException) -> str:
     java: Any = getattr(error, "java_exception", None)
     text = str(java.getMessage() or java.toString()) if java else str(error)
     line = _users_own_error(text) or text.strip().split("\n")[0].removesuffix(";")
+    line = TASK.sub("", line)
     if "not available in Kafka any more" in line:
         line += f" {MESSAGES_GONE}"
     return SECRET_VALUE.sub(r"\1***", line)

@@ -91,7 +91,8 @@ def table(streams: list[Stream]) -> Group:
 
 def sentence(batch: Batch, behind: int | None) -> str:
     """Say in a line what a batch did."""
-    text = f"batch {batch.number}, {batch.rows} rows in {batch.seconds:.1f} s"
+    rows = "1 row" if batch.rows == 1 else f"{batch.rows} rows"
+    text = f"batch {batch.number}, {rows} in {batch.seconds:.1f} s"
     if speed := _short(batch.rows_done):
         text += f" ({speed} rows/s)"
     if behind:

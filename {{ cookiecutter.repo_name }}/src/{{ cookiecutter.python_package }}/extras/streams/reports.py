@@ -15,6 +15,8 @@ from pyspark.sql.streaming.listener import (
 
 from ..datasets.payload import LEFT_OUT
 
+BEFORE_DATA = "1970-01-01T00:00:00.000Z"  # a watermark that has seen no row yet
+
 
 class Batch:
     """A committed batch, in the words of Spark's report on it.
@@ -28,7 +30,8 @@ class Batch:
         self.seconds: float = report["batchDuration"] / 1000
         self.rows_in: float | None = report.get("inputRowsPerSecond")
         self.rows_done: float | None = report.get("processedRowsPerSecond")
-        self.watermark: str | None = report.get("eventTime", {}).get("watermark")
+        watermark = report.get("eventTime", {}).get("watermark", BEFORE_DATA)
+        self.watermark: str | None = None if watermark == BEFORE_DATA else watermark
         observed = report.get("observedMetrics", {})
         self.observed = {k: v for k, v in observed.items() if LEFT_OUT not in v}
         left_out = [v[LEFT_OUT] for v in observed.values() if LEFT_OUT in v]

@@ -98,8 +98,20 @@ def _source(found: dict[str, Any]) -> str:
     if found["missing_folders"]:
         return f"{names}, which is gone"
     if found["files_read"] is None:
-        return f"{names} at {' '.join(map(str, found['offsets']))}"
+        behind = (found["last_batch"] or {}).get("messages_behind")
+        lag = "" if behind is None else f", {behind} behind after the last batch"
+        return f"{names} at {', '.join(map(_offset, found['offsets']))}{lag}"
     return f"{names}, {found['files_read']} files read, {found['files_behind']} behind"
+
+
+def _offset(offset: Any) -> str:
+    """Write how far a source was read; of Kafka, how far each partition was."""
+    if not isinstance(offset, dict):
+        return str(offset)
+    return ", ".join(
+        f"{key} {_offset(value)}" if isinstance(value, dict) else f"{key}:{value}"
+        for key, value in offset.items()
+    )
 
 
 def size(count: float) -> str:

@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from kedro.io import DatasetError
 from py4j.protocol import Py4JJavaError
 from pyspark.sql.streaming import StreamingQuery
 
@@ -132,8 +133,9 @@ class Stream:
     def _fail(self, error: Exception, retry: bool = True) -> None:
         """Try once more later, unless that cannot help or was tried enough."""
         failure = self._sink.failure
-        # Python code that calls Spark: what Spark says, not where it was called.
-        self.reason = first_sentence(failure if is_sparks(failure) else error)
+        # Of Python code that calls Spark or a dataset: what they say, not who called.
+        said = is_sparks(failure) or isinstance(failure, DatasetError)
+        self.reason = first_sentence(failure if failure and said else error)
         restart = self._settings.restart
         self.has_failed = not self._lacks_a_folder() and (
             is_final(error) or is_final(self._sink.failure)

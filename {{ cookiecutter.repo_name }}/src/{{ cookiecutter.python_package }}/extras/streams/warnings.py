@@ -33,6 +33,7 @@ def warnings(spark: SparkSession, topology: Topology, streams: Streams) -> list[
         *checkpoint_out_of_reach(spark, streams),
         *messages_skipped(topology, streams),
         *fixed_partitions(spark, streams),
+        *hurt_by_a_replay(streams),
     ]
 
 
@@ -107,6 +108,12 @@ def fixed_partitions(spark: SparkSession, streams: Streams) -> Iterator[str]:
                     f"spark.sql.shuffle.partitions: {now} does not change that, so its "
                     f"batches stay slow; to have {now}: kedro streams reset {name}"
                 )
+
+
+def hurt_by_a_replay(streams: Streams) -> Iterator[str]:
+    """Batches that would be there twice after a crash, or not be there at all."""
+    for name, stream in streams.items():
+        yield from (f"{name}: {hazard}" for hazard in stream.hazards())
 
 
 def _has_begun(stream: StreamSink) -> bool:

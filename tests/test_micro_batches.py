@@ -1,0 +1,378 @@
+"""Batches of a stream, given to datasets, functions and row writers."""
+
+import importlib
+import json
+import sys
+
+import pandas
+import pyarrow.parquet
+import pytest
+from conftest import ROWS, finish
+from kedro.io import DatasetError
+
+WRITERS = '''
+"""What a user might write a batch with."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+from kedro.io import AbstractDataset
+
+
+def write(batch, batch_id, folder="", credentials=None):
+    rows = [list(row) for row in batch.collect()]
+    said = {"rows": rows, "by": (credentials or {}).get("user")}
+    Path(folder, f"{batch_id}.json").write_text(json.dumps(said))
+
+
+class Lines:
+    """Each partition into a file of its own, which a replay overwrites."""
+
+    def __init__(self, folder):
+        self._folder = Path(folder)
+
+    def open(self, partition_id, batch_id):
+        self._file = (self._folder / f"{batch_id}-{partition_id}.txt").open("w")
+        return True
+
+    def process(self, row):
+        if row.units < 0:
+            raise ValueError(f"{row.sku} has less than nothing")
+        self._file.write(f"{row.sku} {row.units}\\\\n")
+
+    def close(self, error):
+        self._file.write(f"closed by {type(error).__name__}\\\\n")
+        self._file.close()
+
+
+class OnlyProcess:
+    def process(self, row):
+        Path(row.sku).write_text(str(row.units))
+
+
+class Unwilling:
+    def open(self, partition_id, batch_id):
+        return False
+
+    def process(self, row):
+        raise AssertionError("it did not open")
+
+
+class ArrowFile(AbstractDataset):
+    def __init__(self, filepath):
+        self._file = filepath
+
+    def save(self, data: pyarrow.Table) -> None:
+        assert isinstance(data, pyarrow.Table)
+        Path(self._file).write_text(json.dumps(data.to_pylist()))
+
+    def load(self):
+        return json.loads(Path(self._file).read_text())
+
+    def _describe(self):
+        return {}
+'''.replace("\\\\", "\\")
+
+
+@pytest.fixture(scope="module")
+def writers(code, pristine):
+    """A module of the generated project with code of the user's."""
+    file = pristine.folder / "src/cold_store/writers.py"
+    file.write_text(WRITERS)
+    yield importlib.import_module("cold_store.writers")
+    file.unlink()
+    del sys.modules["cold_store.writers"]
+
+
+@pytest.fixture
+def batches(code, spark, arguments):
+    """Build a sink of batches."""
+
+    def build(*datasets, **config):
+        given = {"datasets": list(datasets)} if datasets else {}
+        there = {"save_args": arguments, **given, **config}
+        return code.datasets.MicroBatchDataset(**there)
+
+    return build
+
+
+def failure(dataset) -> Exception:
+    """Wait for a stream to fail, and return why."""
+    with pytest.raises(Exception):  # noqa: B017 - Spark's, with the cause as a text
+        dataset.query.awaitTermination(60)
+    return dataset.failure
+
+
+# --- datasets ----------------------------------------------------------------
+
+
+def test_each_dataset_gets_the_frame_that_its_save_takes(
+    batches, writers, source, tmp_path
+):
+    there = batches(
+        {
+            "type": "pandas.ParquetDataset",
+            "filepath": str(tmp_path / "batch_id={batch_id}.parquet"),
+        },
+        {"type": "polars.CSVDataset", "filepath": str(tmp_path / "polars.csv")},
+        {"type": "cold_store.writers.ArrowFile", "filepath": str(tmp_path / "a.json")},
+        {
+            "type": "spark.SparkDatasetV2",
+            "filepath": str(tmp_path / "spark"),
+            "save_args": {"mode": "overwrite"},
+        },
+    )
+
+    there.save(source.load())
+    finish(there)
+
+    frame = pandas.read_parquet(tmp_path / "batch_id=0.parquet")
+    assert [tuple(row) for row in frame.itertuples(index=False)] == ROWS
+    assert (tmp_path / "polars.csv").read_text() == "sku,units\nA,3\nB,5\n"
+    stored = json.loads((tmp_path / "a.json").read_text())
+    assert stored == [{"sku": "A", "units": 3}, {"sku": "B", "units": 5}]
+    assert pyarrow.parquet.read_table(tmp_path / "spark").num_rows == len(ROWS)
+
+
+def test_a_batch_that_comes_again_overwrites_itself_alone(batches, source, tmp_path):
+    """The commit of the last batch is gone, as after a crash before it."""
+    where = {"filepath": str(tmp_path / "batch_id={batch_id}" / "rows.csv")}
+    there = batches({"type": "pandas.CSVDataset", **where})
+    there.save(source.load())
+    finish(there)
+    for sku in ("C", "D"):
+        row = json.dumps({"sku": sku, "units": 1})
+        (tmp_path / "in" / f"{sku}.json").write_text(row)
+        there.save(source.load())
+        finish(there)
+    (tmp_path / "checkpoint/commits/2").unlink()
+    (tmp_path / "checkpoint/commits/.2.crc").unlink()
+
+    there.save(source.load())
+    finish(there)
+
+    files = sorted(tmp_path.glob("batch_id=*/rows.csv"))
+    rows = [f.read_text().splitlines()[1:] for f in files]
+    assert rows == [["A,3", "B,5"], ["C,1"], ["D,1"]]
+
+
+def test_what_is_stored_by_batch_cannot_be_loaded_as_one(batches, tmp_path):
+    there = batches({"type": "pandas.CSVDataset", "filepath": "a/{batch_id}.csv"})
+
+    assert not there.exists()
+    with pytest.raises(DatasetError, match="read them with an entry of its own"):
+        there.load()
+
+
+def test_a_failure_in_one_of_several_fails_the_batch_and_a_replay_writes_all(
+    batches, source, tmp_path
+):
+    in_the_way = tmp_path / "second.csv"
+    in_the_way.mkdir()
+    config = [
+        {"type": "pandas.CSVDataset", "filepath": str(tmp_path / f"{name}.csv")}
+        for name in ("first", "second")
+    ]
+    there = batches(*config)
+    there.save(source.load())
+
+    reason = str(failure(there))
+
+    assert reason.startswith(f"pandas.CSVDataset {in_the_way}: ")
+    assert "Is a directory" in reason
+    (tmp_path / "first.csv").unlink()
+    in_the_way.rmdir()
+    again = batches(*config)
+    again.save(source.load())
+    finish(again)
+    for name in ("first", "second"):
+        assert (tmp_path / f"{name}.csv").read_text() == "sku,units\nA,3\nB,5\n"
+
+
+# --- functions and row writers -----------------------------------------------
+
+
+def test_a_function_is_given_batch_number_and_what_the_catalog_says(
+    batches, writers, source, tmp_path
+):
+    there = batches(
+        function="cold_store.writers.write",
+        arguments={"folder": str(tmp_path)},
+        credentials={"user": "clerk", "password": "hidden"},
+    )
+
+    there.save(source.load())
+    finish(there)
+
+    said = json.loads((tmp_path / "0.json").read_text())
+    assert said == {"rows": [["A", 3], ["B", 5]], "by": "clerk"}
+    assert "hidden" not in str(there)
+    with pytest.raises(DatasetError, match="writes and does not read"):
+        there.load()
+
+
+def test_a_row_writer_is_opened_fed_and_closed(batches, writers, source, tmp_path):
+    (tmp_path / "lines").mkdir()
+    there = batches(
+        foreach="cold_store.writers.Lines",
+        arguments={"folder": str(tmp_path / "lines")},
+    )
+
+    there.save(source.load())
+    finish(there)
+
+    (file,) = (tmp_path / "lines").glob("0-*.txt")
+    assert file.read_text() == "A 3\nB 5\nclosed by NoneType\n"
+
+
+def test_a_row_writer_that_fails_is_closed_with_the_error(
+    batches, writers, source, tmp_path
+):
+    (tmp_path / "in/2.json").write_text('{"sku": "C", "units": -1}')
+    (tmp_path / "lines").mkdir()
+    there = batches(
+        foreach="cold_store.writers.Lines",
+        arguments={"folder": str(tmp_path / "lines")},
+    )
+    there.save(source.load())
+
+    reason = str(failure(there))
+
+    assert "ValueError: C has less than nothing" in reason
+    texts = [f.read_text() for f in (tmp_path / "lines").glob("*.txt")]
+    assert any(text.endswith("closed by ValueError\n") for text in texts)
+
+
+def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
+    batches, writers, source, tmp_path
+):
+    (tmp_path / "in/1.json").write_text(
+        json.dumps({"sku": str(tmp_path / "row"), "units": 7})
+    )
+    for foreach, name in (("Unwilling", "one"), ("OnlyProcess", "two")):
+        checkpoint = {"checkpoint": str(tmp_path / name), "trigger": "available_now"}
+        there = batches(foreach=f"cold_store.writers.{foreach}", save_args=checkpoint)
+        there.save(source.load())
+        finish(there)
+
+    assert (tmp_path / "row").read_text() == "7"
+
+
+# --- what is refused, and what is warned about -------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "answer"),
+    [
+        ({}, "datasets is empty, so batches would go nowhere"),
+        ({"datasets": {"type": "pandas.CSVDataset"}}, "datasets is no list; begin"),
+        ({"datasets": ["stock"]}, "'stock' under datasets is no dataset; begin each"),
+        (
+            {"datasets": [{"type": "pandas.CSVDatset", "filepath": "a"}]},
+            "pandas.CSVDatset under datasets cannot be built: Dataset "
+            "'CSVDatset' not found in 'pandas'",
+        ),
+        (
+            {"datasets": [{"type": "pandas.CSVDataset", "file": "a"}]},
+            "pandas.CSVDataset under datasets cannot be built: ",
+        ),
+        (
+            {
+                "datasets": [
+                    {"type": "pandas.CSVDataset", "filepath": "a", "versioned": True}
+                ]
+            },
+            "/a is versioned, and a batch that is replayed would",
+        ),
+        (
+            {
+                "datasets": [
+                    {
+                        "type": "cold_store.extras.datasets.SparkStreamingDataset",
+                        "file_format": "noop",
+                    }
+                ]
+            },
+            "is a dataset for streams, and a batch ends; make it an entry of its own",
+        ),
+        (
+            {"datasets": [{"type": "spark.SparkDatasetV2", "filepath": "a"}]},
+            "has no mode, and Spark then refuses to write where something is",
+        ),
+        (
+            {"datasets": [{"type": "yaml.YAMLDataset", "filepath": "a"}]},
+            "YAMLDataset under datasets saves a dict, and a batch can be a frame of",
+        ),
+        (
+            {
+                "datasets": [
+                    {"type": "pandas.CSVDataset", "filepath": "a", "credentials": "b"}
+                ]
+            },
+            "/a are not known; add b: to conf/local/credentials.yml",
+        ),
+        ({"function": "cold_store.nowhere.write"}, "cannot be imported"),
+        ({"function": 7}, "function 7 cannot be imported"),
+        (
+            {"function": "cold_store.writers.write", "arguments": {"colour": 1}},
+            "cold_store.writers.write cannot be called with a batch, its number and the "
+            "keys under arguments (colour)",
+        ),
+        (
+            {"foreach": "cold_store.writers.write"},
+            "foreach 'cold_store.writers.write' has no method process(row)",
+        ),
+        (
+            {"foreach": "cold_store.writers.Lines"},
+            "cold_store.writers.Lines cannot be called with the keys under arguments "
+            "(none): missing a required argument: 'folder'",
+        ),
+        (
+            {"function": "cold_store.writers.write", "foreach": "a.B"},
+            "function and foreach exclude each other",
+        ),
+        (
+            {
+                "datasets": [{"type": "pandas.CSVDataset", "filepath": "a"}],
+                "arguments": {"folder": "a"},
+            },
+            "arguments and credentials are for function and foreach",
+        ),
+        (
+            {"functon": "cold_store.writers.write"},
+            "key 'functon' is not known here; did you mean function?",
+        ),
+    ],
+)
+def test_a_mistake_is_refused_with_what_to_write(batches, writers, config, answer):
+    with pytest.raises(DatasetError) as caught:
+        batches(**config)
+
+    assert answer in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "mode", "warning"),
+    [
+        (
+            {"save_args": {"mode": "a"}},
+            "append",
+            "appends, so a batch that is replayed",
+        ),
+        ({}, "append", "holds no more than the newest batch"),
+        ({}, "complete", None),
+        ({"filepath": "{batch_id}.csv", "save_args": {"mode": "a"}}, "append", None),
+    ],
+)
+def test_what_a_replay_would_double_or_replace_is_warned_about(
+    batches, arguments, config, mode, warning
+):
+    there = batches(
+        {"type": "pandas.CSVDataset", "filepath": "a.csv", **config},
+        save_args={**arguments, "output_mode": mode},
+    )
+
+    warnings = " ".join(there.hazards())
+
+    assert warning in warnings if warning else not warnings

@@ -1,0 +1,290 @@
+"""What can be done with a batch: datasets save it, a function or a row writer takes it."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, get_args
+
+from kedro.io import AbstractDataset, DatasetError
+from kedro.utils import load_obj
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row
+
+from ..streams.errors import first_sentence
+from .arguments import absolute
+from .stream_sink import StreamSink
+
+BATCH_ID = "{batch_id}"
+PATHS = {"filepath", "filename", "path"}  # what Kedro makes absolute, but not in lists
+MODES = ("mode", "write_mode", "if_exists")  # what datasets call it
+APPENDING = ("append", "a")
+
+
+class DatasetWriter:
+    """Saves batches with a Kedro dataset.
+
+    Where ``{batch_id}`` is written in its configuration the number of the batch goes,
+    so that a batch that comes again overwrites itself.
+    """
+
+    def __init__(self, config: Any) -> None:
+        """Build the dataset, to see whether it can be built; it need not exist yet."""
+        if not isinstance(config, dict) or "type" not in config:
+            raise DatasetError(
+                f"{config!r} under datasets is no dataset; begin each with '- type: '"
+            )
+        paths = {key: absolute(config[key]) for key in config.keys() & PATHS}
+        self._config = {**config, **paths}
+        self._refuse_versions()
+        self._refuse_unknown_credentials()
+        self._is_per_batch = BATCH_ID in str(config)
+        self.dataset = self._built(0)
+        self._refuse_streams()
+        self._refuse_second_write_that_fails()
+        self._as_wanted = _converter(self.dataset)
+
+    @property
+    def place(self) -> str:
+        """Where rows go, for people to read."""
+        where = [self._config.get(k) for k in ("filepath", "table", "table_name")]
+        return " ".join([self._config["type"], *[w for w in where if w]])
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        """Save a batch, and say which dataset it was that could not."""
+        dataset = self._built(batch_id) if self._is_per_batch else self.dataset
+        try:
+            dataset.save(self._as_wanted(batch))
+        except DatasetError as error:
+            cause = error.__cause__ or error
+            raise DatasetError(f"{self.place}: {first_sentence(cause)}") from cause
+
+    def load(self) -> Any:
+        """Read what the dataset holds, as a batch."""
+        if self._is_per_batch:
+            raise DatasetError(
+                f"{self.place} is another dataset with every batch, so there is no one "
+                "to load; read them with an entry of its own, e.g. spark.SparkDatasetV2 "
+                "on the folder"
+            )
+        return self.dataset.load()
+
+    def exists(self) -> bool:
+        """Whether there is something already."""
+        return not self._is_per_batch and self.dataset.exists()
+
+    def hazards(self, output_mode: str) -> Iterator[str]:
+        """Find what a replay would double, and what the next batch would replace."""
+        if self._is_per_batch:
+            return
+        if _mode(self._config) in APPENDING:
+            yield (
+                f"{self.place} appends, so a batch that is replayed after a crash is "
+                f"there twice; write {BATCH_ID} into its filepath and overwrite, or use "
+                "a dataset that upserts"
+            )
+        elif "filepath" in self._config and output_mode != "complete":
+            yield (
+                f"{self.place} holds no more than the newest batch, because each one "
+                f"replaces the one before; write {BATCH_ID} into its filepath to keep "
+                "them all"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what may be shown."""
+        return self.dataset._describe()
+
+    def _built(self, batch_id: int) -> AbstractDataset:
+        config = _filled(self._config, str(batch_id))
+        try:
+            return AbstractDataset.from_config(str(config["type"]), config)
+        except DatasetError as error:
+            cause = error.__cause__ or error
+            reason = str(cause).strip().split("\n")[0]
+            raise DatasetError(
+                f"{config['type']} under datasets cannot be built: {reason}"
+            ) from error
+
+    def _refuse_versions(self) -> None:
+        if self._config.get("versioned"):
+            raise DatasetError(
+                f"{self.place} is versioned, and a batch that is replayed would become "
+                f"a second version; remove versioned and write {BATCH_ID} into its "
+                "filepath"
+            )
+
+    def _refuse_unknown_credentials(self) -> None:
+        if isinstance(name := self._config.get("credentials"), str):
+            raise DatasetError(
+                f"credentials '{name}' of {self.place} are not known; add {name}: to "
+                "conf/local/credentials.yml"
+            )
+
+    def _refuse_streams(self) -> None:
+        kind = type(self.dataset)
+        if issubclass(kind, StreamSink) or kind.__name__ == "SparkStreamingDataset":
+            raise DatasetError(
+                f"{self._config['type']} under datasets is a dataset for streams, and a "
+                "batch ends; make it an entry of its own, or use a batch dataset, e.g. "
+                "spark.SparkDatasetV2"
+            )
+
+    def _refuse_second_write_that_fails(self) -> None:
+        is_sparks = type(self.dataset).__module__.startswith("kedro_datasets.spark.")
+        if is_sparks and _mode(self._config) is None:
+            raise DatasetError(
+                f"{self.place} has no mode, and Spark then refuses to write where "
+                "something is, so that the second batch or a replay would fail; add "
+                "save_args: {mode: overwrite}"
+            )
+
+
+class FunctionWriter:
+    """Gives batches to a function of the user's: ``f(batch, batch_id)``."""
+
+    def __init__(self, path: str, arguments: dict[str, Any]) -> None:
+        """Find the function, and whether it takes what it will be given."""
+        self.place = path
+        self._arguments = arguments
+        self._function = _imported(path, "function", "f(batch, batch_id)")
+        _refuse_wrong_arguments(self._function, path, (None, None), arguments)
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        """Call the function."""
+        self._function(batch, batch_id, **self._arguments)
+
+
+class RowWriter:
+    """Gives rows, one by one and where they are, to a class of the user's.
+
+    Every partition of every batch gets an object of its own: ``open(partition_id,
+    batch_id)``, which may return False to leave the partition out, ``process(row)``
+    for each row, and at the end ``close(error)``. Only ``process`` must be there.
+    """
+
+    def __init__(self, path: str, arguments: dict[str, Any]) -> None:
+        """Find the class, and whether it takes what it will be given."""
+        self.place = path
+        self._make = partial(_imported(path, "foreach", "class"), **arguments)
+        if not hasattr(self._make.func, "process"):
+            raise DatasetError(
+                f"foreach '{path}' has no method process(row), which is given the rows; "
+                "add it, or write function: for a function of whole batches"
+            )
+        _refuse_wrong_arguments(self._make.func, path, (), arguments)
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        """Write every partition, on the machine that holds it."""
+        batch.foreachPartition(partial(_write_rows, self._make, batch_id))
+
+
+Writer = DatasetWriter | FunctionWriter | RowWriter
+
+
+def _write_rows(make: Callable[[], Any], batch_id: int, rows: Iterator[Row]) -> None:
+    """Lead a row writer through a partition; runs on executors."""
+    context = TaskContext.get()
+    assert context is not None
+    writer, error = make(), None
+    try:
+        is_wanted = True
+        if hasattr(writer, "open"):
+            is_wanted = writer.open(context.partitionId(), batch_id) is not False
+        for row in rows if is_wanted else ():
+            writer.process(row)
+    except Exception as raised:
+        error = raised
+        raise
+    finally:
+        if hasattr(writer, "close"):
+            writer.close(error)
+
+
+def _imported(path: Any, key: str, what: str) -> Any:
+    try:
+        return load_obj(path)
+    except Exception as error:
+        raise DatasetError(
+            f"{key} {path!r} cannot be imported ({error}); write the dotted path of a "
+            f"{what}, e.g. {__name__.partition('.')[0]}.pipelines.stock.nodes.write"
+        ) from error
+
+
+def _refuse_wrong_arguments(
+    called: Callable, path: str, given: tuple, arguments: dict[str, Any]
+) -> None:
+    try:
+        inspect.signature(called).bind(*given, **arguments)
+    except TypeError as error:
+        batch = "a batch, its number and " if given else ""
+        raise DatasetError(
+            f"{path} cannot be called with {batch}the keys under arguments "
+            f"({', '.join(arguments) or 'none'}): {error}"
+        ) from error
+
+
+def _filled(config: Any, batch_id: str) -> Any:
+    """Write the number of the batch wherever the configuration asks for it."""
+    if isinstance(config, dict):
+        return {key: _filled(value, batch_id) for key, value in config.items()}
+    if isinstance(config, list):
+        return [_filled(value, batch_id) for value in config]
+    return config.replace(BATCH_ID, batch_id) if isinstance(config, str) else config
+
+
+def _mode(config: dict[str, Any]) -> str | None:
+    """Return what the configuration says about what is there already."""
+    for key, value in config.items():
+        if key in MODES:
+            return str(value)
+        if isinstance(value, dict) and (found := _mode(value)):
+            return found
+    return None
+
+
+def _converter(dataset: AbstractDataset) -> Callable[[DataFrame], Any]:
+    """Choose the frame that the dataset's ``save`` says it takes; Spark's if none."""
+    wanted = _wanted_types(dataset)
+    roots = [getattr(kind, "__module__", "").partition(".")[0] for kind in wanted]
+    for root in roots:
+        if root in CONVERTERS:
+            return CONVERTERS[root]
+    if not wanted or set(roots) & {"pyspark", "typing"}:
+        return _unchanged
+    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in wanted)
+    raise DatasetError(
+        f"{type(dataset).__name__} under datasets saves a {names}, and a batch can be a "
+        "frame of Spark, pandas, Arrow or polars; choose a dataset that saves one of "
+        "these, or write function: and save it there"
+    )
+
+
+def _wanted_types(dataset: AbstractDataset) -> tuple[Any, ...]:
+    """Return the types that ``save`` names for its data, if they can be known."""
+    try:
+        parameters = inspect.signature(type(dataset).save, eval_str=True).parameters
+    except NameError:  # a type that is imported for type checkers only
+        return ()
+    hint = [p.annotation for p in parameters.values() if p.name != "self"][0]
+    known = () if hint is inspect.Parameter.empty else (hint,)
+    return get_args(hint) or known
+
+
+def _unchanged(batch: DataFrame) -> DataFrame:
+    return batch
+
+
+def _to_pandas(batch: DataFrame) -> Any:
+    return batch.toPandas()
+
+
+def _to_arrow(batch: DataFrame) -> Any:
+    return batch.toArrow()
+
+
+def _to_polars(batch: DataFrame) -> Any:
+    import polars  # noqa: PLC0415 - only who saves with polars has it
+
+    return polars.from_arrow(batch.toArrow())
+
+
+CONVERTERS = {"pandas": _to_pandas, "polars": _to_polars, "pyarrow": _to_arrow}
