@@ -40,7 +40,7 @@ setup:
 	@rm -rf $(CACHE)/example && mkdir -p $(CACHE)/example
 	@cd $(CACHE)/example && $(BIN)/kedro new --starter=spark-streaming --name="Cold Store" > kedro-new.log \
 		|| { cat kedro-new.log; exit 1; }
-	@VIRTUAL_ENV=$(CACHE)/venv $(BIN)/uv pip install -q -r $(EXAMPLE)/pyproject.toml --extra dev --extra kafka --extra viz
+	@VIRTUAL_ENV=$(CACHE)/venv $(BIN)/uv pip install -q -r $(EXAMPLE)/pyproject.toml --extra dev --extra kafka --extra postgres --extra viz
 
 clean:                 ## forget everything that was prepared
 	rm -rf $(CACHE)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import databases
 import pexpect
 import psutil
 import pytest
@@ -260,13 +261,14 @@ def spark(code, pristine, tmp_path_factory):
         "packages": {
             "kafka": code.session.spark_package("spark-sql-kafka-0-10"),
             "avro": code.session.spark_package("spark-avro"),
+            "postgresql": "org.postgresql:postgresql:42.7.14",
         },
     }
     code.session.configure(settings, ROOT / ".cache")
     workers_find = {"PYTHONPATH": str(pristine.folder / "src")}
     # Two downloads into one folder would spoil it.
     with servers.one_at_a_time(), mock.patch.dict(os.environ, workers_find):
-        session = code.session.get_spark("kafka", "avro")
+        session = code.session.get_spark("kafka", "avro", "postgresql")
     yield session
     session.stop()
 
@@ -321,3 +323,10 @@ def secured(kafka_jars, tmp_path_factory) -> Iterator[servers.SecureKafka]:
     """A broker that wants a password at one port, and shows a certificate at another."""
     with servers.secure_broker(kafka_jars, tmp_path_factory.mktemp("secure")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[databases.Postgres]:
+    """A real PostgreSQL, shared by the tests of this process."""
+    with databases.postgres() as server:
+        yield server

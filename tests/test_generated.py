@@ -42,12 +42,15 @@ src/PACKAGE/extras/datasets/avro.py
 src/PACKAGE/extras/datasets/batch_writers.py
 src/PACKAGE/extras/datasets/kafka.py
 src/PACKAGE/extras/datasets/malformed.py
+src/PACKAGE/extras/datasets/merges.py
 src/PACKAGE/extras/datasets/micro_batch_dataset.py
 src/PACKAGE/extras/datasets/payload.py
+src/PACKAGE/extras/datasets/postgres.py
 src/PACKAGE/extras/datasets/registry.py
 src/PACKAGE/extras/datasets/schemas.py
 src/PACKAGE/extras/datasets/spark_streaming_dataset.py
 src/PACKAGE/extras/datasets/stream_sink.py
+src/PACKAGE/extras/datasets/upsert_dataset.py
 src/PACKAGE/extras/streams/__init__.py
 src/PACKAGE/extras/streams/checkpoints.py
 src/PACKAGE/extras/streams/checks.py

@@ -4,11 +4,13 @@ from . import kafka
 from .micro_batch_dataset import MicroBatchDataset
 from .spark_streaming_dataset import SparkStreamingDataset
 from .stream_sink import HeldBack, StreamSink
+from .upsert_dataset import UpsertDataset
 
 __all__ = [
     "HeldBack",
     "MicroBatchDataset",
     "SparkStreamingDataset",
     "StreamSink",
+    "UpsertDataset",
     "kafka",
 ]

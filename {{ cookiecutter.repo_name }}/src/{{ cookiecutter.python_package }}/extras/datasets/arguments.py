@@ -62,9 +62,9 @@ INTERVAL_ADVICE = "write an interval as a number and a unit, e.g. 10 seconds"
 TRIGGERS = "an interval (10 seconds), available_now, once, continuous 1 second"
 
 
-def refuse_unknown(cls: type, config: dict[str, Any]) -> None:
+def refuse_unknown(cls: Any, config: dict[str, Any]) -> None:
     """Refuse keys of a catalog entry that the dataset does not know."""
-    known = list(inspect.signature(cls).parameters)
+    known = [k for k in inspect.signature(cls.__init__).parameters if k != "self"]
     for key in config:
         if key in SINK_KEYS:
             raise DatasetError(f"key '{key}' is not known here; put it under save_args")

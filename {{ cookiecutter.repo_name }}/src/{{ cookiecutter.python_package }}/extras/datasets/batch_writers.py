@@ -9,10 +9,12 @@ from kedro.io import AbstractDataset, DatasetError
 from kedro.utils import load_obj
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
+from pyspark.sql.types import StructType
 
-from ..streams.errors import first_sentence
+from ..streams.errors import first_sentence, is_sparks
 from .arguments import absolute
 from .stream_sink import StreamSink
+from .upsert_dataset import UpsertDataset
 
 BATCH_ID = "{batch_id}"
 PATHS = {"filepath", "filename", "path"}  # what Kedro makes absolute, but not in lists
@@ -53,10 +55,28 @@ class DatasetWriter:
         """Save a batch, and say which dataset it was that could not."""
         dataset = self._built(batch_id) if self._is_per_batch else self.dataset
         try:
-            dataset.save(self._as_wanted(batch))
-        except DatasetError as error:
-            cause = error.__cause__ or error
-            raise DatasetError(f"{self.place}: {first_sentence(cause)}") from cause
+            if isinstance(dataset, UpsertDataset):
+                dataset.save_batch(batch, batch_id)
+            else:
+                dataset.save(self._as_wanted(batch))
+        except Exception as error:
+            cause = error.__cause__ or error  # of which Kedro makes a DatasetError
+            said = isinstance(cause, DatasetError) or is_sparks(cause)
+            kind = "" if said else f"{type(cause).__name__}: "
+            reason = f"{self.place}: {kind}{first_sentence(cause)}"
+            raise DatasetError(reason) from cause
+
+    def problems(self, schema: StructType) -> Iterator[str]:
+        """Find what would fail with the first batch."""
+        if isinstance(self.dataset, UpsertDataset):
+            yield from self.dataset.problems(schema)
+
+    @property
+    def formats(self) -> set[str]:
+        """The formats that Spark must know, some of which come in packages."""
+        url = str(self._config.get("url", ""))  # jdbc:postgresql://...
+        database = {url.split(":")[1]} if url.startswith("jdbc:") else set()
+        return {*getattr(self.dataset, "formats", ()), *database}
 
     def load(self) -> Any:
         """Read what the dataset holds, as a batch."""

@@ -6,6 +6,7 @@ from typing import Any
 from kedro.io import DatasetError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.types import StructType
 
 from .arguments import SINK_KEYS
 from .batch_writers import DatasetWriter, FunctionWriter, RowWriter, Writer
@@ -98,6 +99,18 @@ class MicroBatchDataset(StreamSink):
         for writer in self._writers:
             if isinstance(writer, DatasetWriter):
                 yield from writer.hazards(self.output_mode)
+
+    def unstorable(self, schema: StructType) -> Iterator[str]:
+        """Find what would fail with the first batch."""
+        for writer in self._writers:
+            if isinstance(writer, DatasetWriter):
+                yield from writer.problems(schema)
+
+    @property
+    def formats(self) -> set[str]:
+        """The formats that Spark must know, some of which come in packages."""
+        ours = [w for w in self._writers if isinstance(w, DatasetWriter)]
+        return set().union(*[writer.formats for writer in ours])
 
     def _start(self, writer: DataStreamWriter) -> StreamingQuery:
         return self._start_gated(writer, self._write_everywhere)

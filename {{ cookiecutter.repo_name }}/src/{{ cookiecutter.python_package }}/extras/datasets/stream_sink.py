@@ -84,6 +84,11 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         """What a stream writes and another may read: a folder, a table, a topic."""
         return None
 
+    @property
+    def formats(self) -> set[str]:
+        """The formats that Spark must know, some of which come in packages."""
+        return set()
+
     def unstorable(self, schema: StructType) -> Iterator[str]:
         """Find columns that there is no place for."""
         yield from ()

@@ -44,6 +44,9 @@ PYTHON_MISTAKES = (
     TypeError,
     ValueError,
 )
+# What databases call their users' mistakes, whichever library asks them (PEP 249).
+DATABASE_MISTAKES = {"DataError", "IntegrityError", "NotSupportedError"}
+DATABASE_MISTAKES |= {"ProgrammingError"}
 
 
 class StreamsError(click.ClickException):
@@ -89,16 +92,17 @@ def is_sparks(error: BaseException | None) -> TypeGuard[Exception]:
 def is_final(error: BaseException | None) -> bool:
     """Whether a stream that failed with this would only fail again."""
     while error is not None:
-        if isinstance(error, PYTHON_MISTAKES):
+        names = {kind.__name__ for kind in type(error).__mro__}
+        if isinstance(error, PYTHON_MISTAKES) or names & DATABASE_MISTAKES:
             return True
         if (_users_own_error(str(error)) or "").startswith(PASSING):
             return False
         is_java = isinstance(error, Py4JJavaError)
         trace = str(error) if is_java else getattr(error, "_stackTrace", "")
-        names = CLASSES.findall(trace)
+        classes = CLASSES.findall(trace)
         if EXTERNAL in trace:  # a store's trouble, which Spark calls an analysis
-            names = [name for name in names if not name.endswith("AnalysisException")]
-        if any(map(FINAL.search, names)):
+            classes = [c for c in classes if not c.endswith("AnalysisException")]
+        if any(map(FINAL.search, classes)):
             return True
         error = getattr(error, "_cause", None) or error.__cause__
     return False

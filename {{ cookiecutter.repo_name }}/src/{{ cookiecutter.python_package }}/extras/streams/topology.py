@@ -121,7 +121,7 @@ class Topology:
 
 def formats(datasets: Iterable[Any]) -> set[str]:
     """Return the formats of streaming datasets among others."""
-    ours = [d for d in datasets if isinstance(d, SparkStreamingDataset)]
+    ours = [d for d in datasets if isinstance(d, StreamSink)]
     return set().union(*[dataset.formats for dataset in ours])
 
 

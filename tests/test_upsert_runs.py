@@ -1,0 +1,185 @@
+"""Runs of the generated project that upsert into a real PostgreSQL."""
+
+import json
+import re
+from collections import Counter
+
+import pytest
+import yaml
+from conftest import Project, wait_until
+from databases import PASSWORD
+from shell import fetch
+
+PIPELINE = """
+from kedro.pipeline import Node, Pipeline
+
+
+def take(deliveries):
+    return deliveries
+
+
+def create_pipeline():
+    return Pipeline([Node(take, "deliveries", "ledger", name="take")])
+"""
+CATALOG = """
+deliveries:
+  type: cold_store.extras.datasets.SparkStreamingDataset
+  file_format: json
+  filepath: data/01_raw/deliveries
+  load_args: {schema: "sku STRING, units INT", maxFilesPerTrigger: 1}
+
+ledger:
+  type: cold_store.extras.datasets.MicroBatchDataset
+  datasets:
+    - type: cold_store.extras.datasets.UpsertDataset
+      file_format: postgresql
+      table: ledger
+      keys: [sku]
+      add: [units]
+      create: true
+      credentials: warehouse
+  save_args: {checkpoint: data/04_checkpoint/ledger}
+"""
+RUN = "--pipelines=ledger"
+
+
+@pytest.fixture
+def ledger(project, postgres):
+    """A project with a stream of deliveries that are added up in PostgreSQL."""
+    package = project.folder / "src/cold_store/pipelines/ledger"
+    package.mkdir()
+    (package / "__init__.py").write_text(PIPELINE)
+    catalog = project.folder / "conf/base/catalog.yml"
+    catalog.write_text(catalog.read_text() + CATALOG)
+    credentials = yaml.safe_dump({"warehouse": postgres.credentials})
+    (project.folder / "conf/local/credentials.yml").write_text(credentials)
+    (project.folder / "data/01_raw/deliveries").mkdir()
+    project.edit(
+        "conf/base/parameters.yml", ("backoff: 5 seconds", "backoff: 1 second")
+    )
+    yield project
+    postgres.do("DROP TABLE IF EXISTS ledger, spark_batches")
+
+
+class Deliveries:
+    """What was delivered, and so what must be in the table."""
+
+    def __init__(self, project: Project) -> None:
+        self._folder = project.folder / "data/01_raw/deliveries"
+        self.units: Counter[str] = Counter()
+
+    def send(self, files: int) -> None:
+        for _ in range(files):
+            number = len(list(self._folder.iterdir()))
+            rows = [{"sku": f"S{number % 3}", "units": n} for n in range(1, 4)]
+            for row in rows:
+                self.units[row["sku"]] += row["units"]
+            file = self._folder / f".{number}"
+            file.write_text("\n".join(map(json.dumps, rows)))
+            file.rename(self._folder / f"{number}.json")
+
+
+def in_table(postgres) -> dict[str, int]:
+    if postgres.rows("SELECT to_regclass('ledger')") == [(None,)]:
+        return {}
+    return dict(postgres.rows("SELECT sku, units FROM ledger"))
+
+
+def test_kills_and_a_restart_of_the_server_lose_nothing_and_double_nothing(
+    ledger, postgres
+):
+    deliveries = Deliveries(ledger)
+    deliveries.send(6)
+    with ledger.live(RUN) as run:
+        wait_until(lambda: in_table(postgres), "rows in the table")
+        run.kill()
+
+    waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    deliveries.send(2)
+    with ledger.live(RUN) as run, postgres.connect() as other:
+        other.execute("LOCK TABLE ledger IN EXCLUSIVE MODE")
+        wait_until(lambda: postgres.rows(waiting), "a batch that waits to be merged")
+        run.kill()
+
+    with ledger.live(RUN) as run:
+        wait_until(lambda: in_table(postgres) == deliveries.units, "all rows")
+        postgres.stop()
+        deliveries.send(3)
+        run.says("ledger failed, restart 1 of 3")
+        postgres.start()
+        wait_until(lambda: in_table(postgres) == deliveries.units, "all rows again")
+        assert run.stop() == 0, run.text
+
+    assert in_table(postgres) == deliveries.units
+    left = postgres.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    assert sorted(left) == [("ledger",), ("spark_batches",)]
+
+
+def test_the_password_is_nowhere_to_be_seen(ledger, postgres):
+    events = ledger.folder / "events"
+    events.mkdir()
+    settings = {
+        "spark.eventLog.enabled": True,
+        "spark.eventLog.dir": str(events),
+        "spark.eventLog.compress": False,
+    }
+    (ledger.folder / "conf/local/spark.yml").write_text(yaml.safe_dump(settings))
+    deliveries = Deliveries(ledger)
+    deliveries.send(2)
+
+    with ledger.live(RUN) as run:
+        wait_until(lambda: in_table(postgres) == deliveries.units, "all rows")
+        ui = re.search(r"UI at (http://\S+)", run.text)[1]
+        (app,) = json.loads(fetch(f"{ui}/api/v1/applications"))
+        rest = f"{ui}/api/v1/applications/{app['id']}"
+        pages = [fetch(f"{rest}/{p}") for p in ("environment", "sql?details=true")]
+        pages.append(fetch(f"{ui}/SQL/"))
+        assert run.stop() == 0, run.text
+
+    assert "jdbc" in pages[1].lower()
+    logs = [f.read_text() for f in events.rglob("*") if f.is_file()]
+    seen = "".join([*pages, *logs, run.text])
+    seen += (ledger.folder / "logs/spark.log").read_text()
+    seen += ledger.kedro("streams", "check", RUN).stdout
+    assert "StreamingQuery" in seen and PASSWORD not in seen
+
+
+def test_check_says_what_the_server_would_refuse_and_what_a_replay_would_double(
+    ledger, postgres
+):
+    postgres.do("CREATE TABLE ledger (sku text)")
+    catalog = "conf/base/catalog.yml"
+    appending = """
+    - type: pandas.CSVDataset
+      filepath: data/ledger.csv
+      save_args: {mode: a}
+  save_args: {checkpoint: data/04_checkpoint/ledger}"""
+    ledger.edit(
+        catalog, ("\n  save_args: {checkpoint: data/04_checkpoint/ledger}", appending)
+    )
+
+    check = ledger.kedro("streams", "check", RUN)
+
+    said = " ".join(check.stdout.split())
+    assert check.returncode == 1
+    assert "ledger: postgresql ledger has no column units; add it there" in said
+    assert "ledger: postgresql ledger has no unique index on sku" in said
+    assert "data/ledger.csv appends, so a batch that is replayed" in said
+    assert not (ledger.folder / "data/04_checkpoint").exists()
+
+
+def test_a_mistake_that_only_the_server_can_see_ends_the_run_without_a_retry(
+    ledger, postgres
+):
+    postgres.do(
+        "CREATE TABLE ledger (sku text PRIMARY KEY, units int CHECK (units < 5))"
+    )
+    deliveries = Deliveries(ledger)
+    deliveries.send(1)
+
+    run = ledger.kedro("run", RUN)
+
+    assert run.returncode == 1
+    assert "CheckViolation" in run.stdout + run.stderr
+    assert "restart 1" not in run.stdout + run.stderr
+    assert in_table(postgres) == {}

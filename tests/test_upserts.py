@@ -1,0 +1,327 @@
+"""Upserts into a real PostgreSQL: by dataset, and by runs that are killed."""
+
+import json
+from decimal import Decimal
+
+import pytest
+from conftest import finish, wait_until
+from databases import PASSWORD
+from kedro.io import DatasetError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+UPSERT = "cold_store.extras.datasets.UpsertDataset"
+
+
+@pytest.fixture
+def table(postgres, request):
+    """The name of a table that is not there yet."""
+    name = f"t{abs(hash(request.node.name))}"
+    yield name
+    postgres.do(f'DROP TABLE IF EXISTS "{name}" CASCADE')
+
+
+@pytest.fixture
+def upsert(code, spark, postgres, table):
+    """Build a dataset that upserts, outside of a stream."""
+
+    def build(**config):
+        given = {"keys": ["sku"], "credentials": postgres.credentials, **config}
+        return code.datasets.UpsertDataset(
+            file_format="postgresql", **{"table": table, **given}
+        )
+
+    return build
+
+
+@pytest.fixture
+def stream(code, spark, postgres, table, source, tmp_path):
+    """Run a stream of JSON files into the table, as far as it goes."""
+
+    def run(rows=None, **config):
+        for row in rows or ():
+            number = len(list((tmp_path / "in").iterdir()))
+            (tmp_path / f"in/{number + 1}.json").write_text(
+                "\n".join(map(json.dumps, row if isinstance(row, list) else [row]))
+            )
+        given = {"type": UPSERT, "file_format": "postgresql", "table": table}
+        given |= {"keys": ["sku"], "credentials": postgres.credentials, **config}
+        there = code.datasets.MicroBatchDataset(
+            datasets=[given],
+            save_args={
+                "checkpoint": str(tmp_path / "checkpoint"),
+                "trigger": "available_now",
+            },
+        )
+        there.save(source.load())
+        return there
+
+    return run
+
+
+def forget_commit(tmp_path, batch: int) -> None:
+    """Make a batch come again, as after a crash between its write and its commit."""
+    (tmp_path / f"checkpoint/commits/{batch}").unlink()
+    (tmp_path / f"checkpoint/commits/.{batch}.crc").unlink()
+
+
+# --- what a table becomes ----------------------------------------------------
+
+
+def test_rows_are_updated_by_their_key_and_new_ones_are_added(
+    spark, postgres, upsert, table
+):
+    postgres.do(f"CREATE TABLE {table} (sku text PRIMARY KEY, units int, note text)")
+    postgres.do(f"INSERT INTO {table} VALUES ('A', 1, 'kept'), ('Z', 9, 'kept')")
+
+    upsert().save(spark.createDataFrame([("A", 3), ("B", 5)], "sku STRING, units INT"))
+
+    rows = postgres.rows(f"SELECT * FROM {table} ORDER BY sku")
+    assert rows == [("A", 3, "kept"), ("B", 5, None), ("Z", 9, "kept")]
+    assert {row.sku: row.units for row in upsert().load().collect()}["B"] == 5
+    assert upsert().exists()
+
+
+def test_the_first_batch_makes_the_table_with_proper_types(
+    spark, postgres, upsert, table
+):
+    frame = spark.sql(
+        "SELECT 'A' AS sku, 1 AS `line no`, 2L AS big, 1.5D AS ratio, "
+        "CAST(9.99 AS DECIMAL(10,2)) AS price, true AS sold, DATE'2026-01-02' AS day, "
+        "TIMESTAMP'2026-01-02 03:04:05' AS at, array('x', 'y') AS tags, "
+        "unhex('00FF') AS raw, CAST(NULL AS STRING) AS nothing"
+    )
+
+    upsert(keys=["sku", "line no"], create=True).save(frame)
+
+    types = postgres.rows(
+        "SELECT column_name, data_type FROM information_schema.columns "
+        f"WHERE table_name = '{table}'"
+    )
+    assert dict(types) == {
+        "sku": "text",
+        "line no": "integer",
+        "big": "bigint",
+        "ratio": "double precision",
+        "price": "numeric",
+        "sold": "boolean",
+        "day": "date",
+        "at": "timestamp with time zone",
+        "tags": "ARRAY",
+        "raw": "bytea",
+        "nothing": "text",
+    }
+    (row,) = postgres.rows(
+        f"SELECT price, at AT TIME ZONE 'UTC', tags, raw FROM {table}"
+    )
+    assert row[0] == Decimal("9.99") and str(row[1]) == "2026-01-02 03:04:05"
+    assert (row[2], bytes(row[3])) == (["x", "y"], b"\x00\xff")
+
+
+def test_text_goes_into_columns_of_types_that_spark_does_not_have(
+    spark, postgres, upsert, table
+):
+    postgres.do(f"CREATE TABLE {table} (sku uuid PRIMARY KEY, about jsonb, ip inet)")
+    key = "0a0a0a0a-0000-0000-0000-000000000001"
+
+    upsert().save(
+        spark.createDataFrame(
+            [(key, '{"a": 1}', "10.0.0.1")], "sku STRING, about STRING, ip STRING"
+        )
+    )
+
+    assert postgres.rows(f"SELECT about->>'a', host(ip) FROM {table}") == [
+        ("1", "10.0.0.1")
+    ]
+
+
+def test_the_highest_of_a_batch_wins_and_an_older_row_changes_nothing(
+    spark, postgres, upsert, table
+):
+    there = upsert(order_by="at", create=True)
+    schema = "sku STRING, units INT, at INT"
+
+    there.save(
+        spark.createDataFrame(
+            [("A", 1, 1), ("A", 3, 3), ("A", 2, 2), ("B", 7, None)], schema
+        )
+    )
+    there.save(spark.createDataFrame([("A", 0, 2), ("B", 8, 1)], schema))
+
+    rows = postgres.rows(f"SELECT * FROM {table} ORDER BY sku")
+    assert rows == [("A", 3, 3), ("B", 8, 1)]
+
+
+def test_increments_are_added_up_with_what_is_there(spark, postgres, upsert, table):
+    there = upsert(add=["units"], order_by="at", create=True)
+    schema = "sku STRING, units INT, at INT"
+
+    there.save(spark.createDataFrame([("A", 1, 1), ("A", 2, 5), ("B", 1, 1)], schema))
+    there.save(spark.createDataFrame([("A", 10, 4), ("B", None, 2)], schema))
+
+    rows = postgres.rows(f"SELECT * FROM {table} ORDER BY sku")
+    assert rows == [("A", 13, 5), ("B", 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (("A", 2), 'several rows with the key {"sku":"A"}, and nothing says which'),
+        ((None, 2), "key column sku is null in a row, which could never be updated"),
+    ],
+)
+def test_a_batch_that_cannot_be_merged_changes_nothing(
+    spark, postgres, upsert, table, row, reason
+):
+    there = upsert(create=True)
+    there.save(spark.createDataFrame([("A", 1)], "sku STRING, units INT"))
+
+    with pytest.raises(DatasetError) as caught:
+        there.save(
+            spark.createDataFrame([("A", 9), ("B", 1), row], "sku STRING, units INT")
+        )
+
+    assert reason in str(caught.value)
+    assert postgres.rows(f"SELECT * FROM {table}") == [("A", 1)]
+
+
+# --- streams: what comes again, and what comes at a bad time -----------------
+
+
+def test_a_batch_that_comes_again_changes_nothing_even_for_increments(
+    stream, postgres, table, tmp_path
+):
+    given = {"add": ["units"], "create": True}
+    finish(stream(**given))
+    finish(stream([{"sku": "A", "units": 10}], **given))
+    forget_commit(tmp_path, 1)
+
+    finish(stream(**given))
+    finish(stream([{"sku": "B", "units": 1}], **given))
+
+    assert postgres.rows(f"SELECT sku, units FROM {table} ORDER BY 1") == [
+        ("A", 13),
+        ("B", 6),
+    ]
+    left = postgres.rows(
+        f"SELECT tablename FROM pg_tables WHERE tablename LIKE '{table}%'"
+    )
+    assert left == [(table,)]
+
+
+def test_another_stream_with_the_same_batch_numbers_is_not_taken_for_a_replay(
+    stream, postgres, table, tmp_path
+):
+    """As after a reset: the checkpoint is new, and its batches begin with 0 again."""
+    finish(stream(add=["units"], create=True))
+    (tmp_path / "checkpoint").rename(tmp_path / "other")
+
+    finish(stream(add=["units"]))
+
+    assert postgres.rows(f"SELECT sum(units)::int FROM {table}") == [(16,)]
+
+
+def test_a_deadlock_fails_the_batch_and_the_next_try_takes_it_in(
+    code, stream, postgres, table, tmp_path
+):
+    """Another writer takes the rows in the other order, and PostgreSQL ends one."""
+    postgres.do(
+        f"CREATE TABLE {table} (sku text PRIMARY KEY, units int)",
+        f"INSERT INTO {table} VALUES ('A', 0), ('B', 0)",
+    )
+    waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    with postgres.connect() as other:
+        other.execute("SET deadlock_timeout = '1h'")  # so that the stream is the victim
+        other.execute(f"UPDATE {table} SET units = units WHERE sku = 'B'")
+        running = stream(add=["units"])
+        wait_until(lambda: postgres.rows(waiting), "the stream to wait for a row")
+        other.execute(f"UPDATE {table} SET units = units WHERE sku = 'A'")
+    with pytest.raises(StreamingQueryException):
+        running.query.awaitTermination(60)
+
+    assert "DeadlockDetected" in str(running.failure)
+    assert not code.errors.is_final(running.failure)
+    finish(stream(add=["units"]))
+    assert postgres.rows(f"SELECT * FROM {table} ORDER BY 1") == [("A", 3), ("B", 5)]
+
+
+# --- what is refused before a stream starts ----------------------------------
+
+
+def problems(dataset, schema) -> str:
+    return " | ".join(dataset.problems(schema))
+
+
+@pytest.mark.parametrize(
+    ("config", "made", "answer"),
+    [
+        ({}, None, "does not exist; create it, or write create: true"),
+        ({"keys": ["id"]}, None, "keys names id, and the rows have only sku, units"),
+        ({"order_by": "at"}, None, "order_by names at, and the rows have only"),
+        ({"add": ["cost"]}, None, "add names cost, and the rows have only"),
+        ({}, "(sku text PRIMARY KEY)", "has no column units; add it there (ALTER"),
+        ({}, "(sku text, units int)", "has no unique index on sku, so PostgreSQL"),
+        (
+            {},
+            "(sku text, units int, UNIQUE (sku, units))",
+            "has no unique index on sku",
+        ),
+        (
+            {"credentials": {"url": "jdbc:postgresql://127.0.0.1:1/a", "user": "b"}},
+            None,
+            "onnection refused",
+        ),
+        ({"keys": ["sku"], "order_by": "units"}, "(sku text UNIQUE, units int)", None),
+    ],
+)
+def test_what_the_table_would_refuse_is_known_before(
+    spark, postgres, upsert, table, config, made, answer
+):
+    if made:
+        postgres.do(f"CREATE TABLE {table} {made}")
+    schema = spark.createDataFrame([("A", 1)], "sku STRING, units INT").schema
+
+    found = problems(upsert(**config), schema)
+
+    assert answer in found if answer else not found
+
+
+def test_a_wrong_password_is_said_in_a_sentence_without_it(spark, postgres, upsert):
+    there = upsert(credentials={**postgres.credentials, "password": "open-sesame"})
+    schema = spark.createDataFrame([("A", 1)], "sku STRING, units INT").schema
+
+    found = problems(there, schema)
+
+    assert 'password authentication failed for user "clerk"' in found
+    assert "open-sesame" not in found + str(there) and PASSWORD not in found
+
+
+def test_columns_that_postgresql_has_no_place_for_are_refused(spark, upsert):
+    frame = spark.range(1).select(
+        F.lit("A").cast(StringType()).alias("sku"), F.struct("id").alias("about")
+    )
+
+    found = problems(upsert(create=True), frame.schema)
+
+    assert "column about is struct<id:bigint>, which PostgreSQL has no column" in found
+
+
+@pytest.mark.parametrize(
+    ("config", "answer"),
+    [
+        ({"keys": []}, "keys is empty, so no row could be told from another"),
+        ({"add": ["sku"]}, "add names sku, which is a key or order_by"),
+        ({"key": ["sku"]}, "key 'key' is not known here; did you mean keys?"),
+        ({"credentials": {}}, "credentials need a url without name and password"),
+        (
+            {"credentials": {"url": "jdbc:postgresql://clerk:secret@a/b"}},
+            "credentials need a url without name and password",
+        ),
+    ],
+)
+def test_a_mistake_in_the_entry_is_refused_at_once(upsert, config, answer):
+    with pytest.raises(DatasetError) as caught:
+        upsert(**config)
+
+    assert answer in str(caught.value) and "secret" not in str(caught.value)

@@ -1,0 +1,242 @@
+"""A table of PostgreSQL that takes upserts.
+
+Executors write a batch into a table of its own, side by side. One transaction then
+merges that into the table, and notes the batch, so that one that comes again is known.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kedro.io import DatasetError
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from ..streams.session import get_spark
+from .merges import Merge
+
+DONE = "spark_batches"  # the table that notes, for each stream, its last batch
+LONGEST_NAME = 63  # of a table
+SECONDS = 10  # that a server may take to answer
+
+
+class PostgresTable:
+    """Where the rows of a keyed table are, and how a batch gets there."""
+
+    formats = frozenset({"postgresql"})
+
+    def __init__(
+        self, table: str, connection: dict[str, Any], merge: Merge, create: bool
+    ) -> None:
+        """Refuse what can be seen without a server."""
+        self.table = table
+        self.place = f"postgresql {table}"
+        self._connection = dict(connection)
+        self._merge = merge
+        self._create = create
+        url = str(self._connection.pop("url", ""))
+        if not url.startswith("jdbc:postgresql://") or "@" in url:
+            raise DatasetError(
+                "credentials need a url without name and password, e.g. url: "
+                "jdbc:postgresql://127.0.0.1:5432/warehouse, and beside it user and "
+                "password"
+            )
+        self._url = url
+        self._client = _client()
+        *schema, name = table.split(".")
+        self._schema, self._name = schema, name
+
+    # --- before a stream starts ----------------------------------------------
+
+    def problems(self, schema: StructType) -> Iterator[str]:
+        """Find what the server, or the table as it is, would refuse."""
+        for field in schema.fields:
+            if _is_nested(field.dataType):
+                yield (
+                    f"column {field.name} is {field.dataType.simpleString()}, which "
+                    "PostgreSQL has no column for; turn it into text with to_json in "
+                    "the node (into a jsonb column, if you like)"
+                )
+        try:
+            with self._connect() as connection:
+                yield from self._misfits(connection, schema.names)
+        except self._client.Error as error:
+            yield f"{self.place} at {self._url}: {' '.join(str(error).split())}"
+
+    def _misfits(self, connection: Any, columns: list[str]) -> Iterator[str]:
+        there = self._columns(connection)
+        if there is None:
+            if not self._create:
+                yield self._absent()
+            return
+        if lost := [c for c in columns if c not in there]:
+            yield (
+                f"{self.place} has no column {', '.join(lost)}; add it there (ALTER "
+                f"TABLE {self.table} ADD COLUMN ...), or leave it out in the node"
+            )
+        if not self._is_keyed(connection):
+            yield (
+                f"{self.place} has no unique index on {', '.join(self._merge.keys)}, so "
+                "PostgreSQL cannot tell which row to update; ALTER TABLE "
+                f"{self.table} ADD PRIMARY KEY ({', '.join(self._merge.keys)})"
+            )
+
+    def _absent(self) -> str:
+        return (
+            f"{self.place} does not exist; create it, or write create: true and the "
+            "first batch does"
+        )
+
+    # --- batches -------------------------------------------------------------
+
+    def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
+        """Bring a batch into the table, unless it is there already."""
+        stage = f"{self._name[: LONGEST_NAME - 10]}__{stream[:8]}"
+        with self._connect() as connection:
+            if self._is_done(connection, stream, batch_id):
+                return
+            self._prepare(connection, stage, rows.columns)
+        writer = self._merge.one_row_per_key(rows).write.format("jdbc")
+        writer.options(**self._options(stage)).mode("append").save()
+        with self._connect() as connection:
+            self._take_in(connection, stage, rows.columns)
+            if batch_id is not None:
+                self._note(connection, stream, batch_id)
+
+    def _prepare(self, connection: Any, stage: str, columns: list[str]) -> None:
+        """Make room with the types of the table; if there is none, Spark chooses them."""
+        connection.execute(f"DROP TABLE IF EXISTS {self._quoted(stage)}")
+        if self._columns(connection) is not None:
+            connection.execute(
+                f"CREATE UNLOGGED TABLE {self._quoted(stage)} AS SELECT "
+                f"{_listed(columns)} FROM {self._quoted(self._name)} WITH NO DATA"
+            )
+        elif not self._create:
+            raise DatasetError(self._absent())
+
+    def _take_in(self, connection: Any, stage: str, columns: list[str]) -> None:
+        """Merge, in the order of keys, so that two writers seldom block each other."""
+        source, target = self._quoted(stage), self._quoted(self._name)
+        keys = _listed(self._merge.keys)
+        if self._columns(connection) is None:
+            connection.execute(f"CREATE TABLE {target} AS TABLE {source} WITH NO DATA")
+            connection.execute(f"ALTER TABLE {target} ADD PRIMARY KEY ({keys})")
+        changes = self._merge.assignments(columns, "excluded", _quoted)
+        changed = ", ".join(f"{_quoted(c)} = {value}" for c, value in changes.items())
+        # A task of Spark's that was done twice has written its rows twice.
+        connection.execute(
+            f"INSERT INTO {target} AS old ({_listed(columns)}) "
+            f"SELECT DISTINCT ON ({keys}) {_listed(columns)} FROM {source} "
+            f"ORDER BY {keys} ON CONFLICT ({keys}) "
+            + (f"DO UPDATE SET {changed}" if changed else "DO NOTHING")
+        )
+        connection.execute(f"DROP TABLE {source}")
+
+    # --- which batches are there already -------------------------------------
+
+    def _is_done(self, connection: Any, stream: str, batch_id: int | None) -> bool:
+        if batch_id is None or not self._exists(connection, DONE):
+            return False
+        done = connection.execute(
+            f"SELECT batch_id FROM {self._quoted(DONE)} "
+            "WHERE stream = %s AND target = %s",
+            (stream, self._name),
+        ).fetchone()
+        return done is not None and done[0] >= batch_id
+
+    def _note(self, connection: Any, stream: str, batch_id: int) -> None:
+        """Note a batch together with its rows: both are there afterwards, or neither."""
+        done = self._quoted(DONE)
+        if not self._exists(connection, DONE):
+            # Two streams that begin at the same time would both create it.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (DONE,))
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {done} (stream text, target text, "
+                "batch_id bigint NOT NULL, PRIMARY KEY (stream, target))"
+            )
+        connection.execute(
+            f"INSERT INTO {done} VALUES (%s, %s, %s) ON CONFLICT (stream, target) "
+            "DO UPDATE SET batch_id = excluded.batch_id",
+            (stream, self._name, batch_id),
+        )
+
+    # --- reading -------------------------------------------------------------
+
+    def load(self) -> DataFrame:
+        """Read the table as it is now."""
+        reader = get_spark(*self.formats).read.format("jdbc")
+        return reader.options(**self._options(self._name)).load()
+
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        with self._connect() as connection:
+            return self._exists(connection, self._name)
+
+    # --- the server ----------------------------------------------------------
+
+    @contextmanager
+    def _connect(self) -> Iterator[Any]:
+        """Open a transaction, which is committed at the end, or undone by an error."""
+        with self._client.connect(
+            self._url.removeprefix("jdbc:"),
+            **{"connect_timeout": SECONDS, **self._connection},
+        ) as connection:
+            yield connection
+
+    def _options(self, table: str) -> dict[str, Any]:
+        """What Spark's own client needs; text goes into columns of any type."""
+        return {
+            **self._connection,
+            "url": self._url,
+            "driver": "org.postgresql.Driver",
+            "dbtable": self._quoted(table),
+            "stringtype": "unspecified",
+        }
+
+    def _quoted(self, name: str) -> str:
+        return ".".join(map(_quoted, [*self._schema, name]))
+
+    def _exists(self, connection: Any, name: str) -> bool:
+        found = connection.execute("SELECT to_regclass(%s)", (self._quoted(name),))
+        return found.fetchone()[0] is not None
+
+    def _columns(self, connection: Any) -> list[str] | None:
+        if not self._exists(connection, self._name):
+            return None
+        query = f"SELECT * FROM {self._quoted(self._name)} LIMIT 0"
+        return [column.name for column in connection.execute(query).description]
+
+    def _is_keyed(self, connection: Any) -> bool:
+        indexes = connection.execute(
+            "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a "
+            "ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
+            "WHERE i.indrelid = to_regclass(%s) AND i.indisunique "
+            "AND i.indpred IS NULL GROUP BY i.indexrelid",
+            (self._quoted(self._name),),
+        )
+        return any(set(names) == set(self._merge.keys) for (names,) in indexes)
+
+
+def _client() -> Any:
+    try:
+        import psycopg  # noqa: PLC0415 - only who writes there has it
+    except ImportError as error:
+        raise DatasetError(
+            "file_format postgresql needs psycopg, which is not installed; type: "
+            "pip install -e '.[postgres]'"
+        ) from error
+    return psycopg
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(_quoted, names))
+
+
+def _is_nested(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return isinstance(kind.elementType, StructType | MapType)
+    return isinstance(kind, StructType | MapType)

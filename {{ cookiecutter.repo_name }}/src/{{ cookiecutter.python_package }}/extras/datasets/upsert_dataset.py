@@ -1,0 +1,124 @@
+"""A table whose rows are updated by their key."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+from kedro.io import AbstractDataset, DatasetError
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from . import arguments
+from .merges import Merge
+from .postgres import PostgresTable
+
+QUERY_ID = "sql.streaming.queryId"  # by which Spark tells streams apart
+STORES = ("postgresql",)
+
+
+class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
+    """Updates the rows of a table by their key, and adds those that are new.
+
+    ```yaml
+    processed.stock:
+      type: {{ cookiecutter.python_package }}.extras.datasets.MicroBatchDataset
+      datasets:
+        - type: {{ cookiecutter.python_package }}.extras.datasets.UpsertDataset
+          file_format: postgresql
+          table: public.stock
+          keys: [sku]               # what tells rows apart
+          order_by: processed_at    # of several rows of a key the highest wins; absent: an error
+          add: [units]              # these are added to what is there
+          create: true              # the first batch makes the table
+          credentials: warehouse    # url, user, password
+      save_args:
+        output_mode: update
+        checkpoint: data/04_checkpoint/processed_stock
+    ```
+
+    The table notes, in the same transaction, which batch of which stream it took in
+    last. A batch that is replayed after a crash changes nothing, so ``add`` counts
+    every row once.
+    """
+
+    def __init__(  # noqa: PLR0913 - the keys of a catalog entry
+        self,
+        *,
+        file_format: str,
+        table: str,
+        keys: list[str],
+        order_by: str | None = None,
+        add: list[str] | None = None,
+        create: bool = False,
+        credentials: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        """Refuse every mistake that can be seen without a server.
+
+        Args:
+            file_format: Where the table is: postgresql.
+            table: Its name, with its schema before it if it is not the usual one.
+            keys: The columns that tell rows apart.
+            order_by: The column whose highest value is the newest row of a key.
+            add: Columns whose values are added to those that are there.
+            create: True to make the table with the first batch.
+            credentials: ``url``, ``user`` and ``password`` of the server.
+            metadata: Ignored here, for other tools.
+        """
+        self.metadata = metadata
+        if file_format not in STORES:
+            raise DatasetError(
+                f"file_format '{file_format}' takes no upserts; write one of "
+                f"{', '.join(STORES)}"
+            )
+        if not isinstance(keys, list) or not keys:
+            raise DatasetError(
+                "keys is empty, so no row could be told from another; write a list of "
+                "columns, e.g. keys: [sku]"
+            )
+        self._merge = Merge(keys, order_by, list(add or ()))
+        if clash := set(self._merge.add) & {*keys, order_by}:
+            raise DatasetError(
+                f"add names {', '.join(map(str, clash))}, which is a key or order_by, "
+                "and those are not added up; remove it from add"
+            )
+        self._store = PostgresTable(
+            table, deepcopy(credentials or {}), self._merge, create
+        )
+
+    def __new__(cls, *_: Any, **config: Any) -> "UpsertDataset":
+        """Refuse unknown keys with the right spelling."""
+        arguments.refuse_unknown(cls, config)
+        return super().__new__(cls)
+
+    @property
+    def formats(self) -> frozenset[str]:
+        """The formats that Spark must know, which come in packages."""
+        return self._store.formats
+
+    def problems(self, schema: StructType) -> Iterator[str]:
+        """Find what would fail with the first batch."""
+        if found := list(self._merge.problems(schema)):
+            yield from found
+            return
+        yield from self._store.problems(schema)
+
+    def save(self, data: DataFrame) -> None:
+        """Merge rows that are no batch of a stream."""
+        self._store.merge(data, "by_hand", None)
+
+    def save_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """Merge a batch of a stream, unless it was merged before."""
+        stream = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        assert stream is not None, "only a stream has batches"
+        self._store.merge(batch, stream, batch_id)
+
+    def load(self) -> DataFrame:
+        """Read the table as it is now."""
+        return self._store.load()
+
+    def _exists(self) -> bool:
+        return self._store.exists()
+
+    def _describe(self) -> dict[str, Any]:
+        return {"table": self._store.place, **vars(self._merge)}
