@@ -1,5 +1,6 @@
 """Starts streams, watches them, starts them again, and stops them."""
 
+import gc
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,8 @@ class Supervisor:
         """Run the streams until they end, one fails for good, or a stop is asked for."""
         try:
             with ExitStack() as cleaning:
+                gc.freeze()  # what lasts as long as the run need not be looked at
+                cleaning.callback(gc.unfreeze)
                 for stream in self._streams:
                     stream.lock()
                     cleaning.callback(stream.unlock)
@@ -143,3 +146,4 @@ class Supervisor:
             self._next_beat = time.monotonic() + locks.BEAT
             for stream in self._streams:
                 stream.beat()
+            gc.collect()  # Java keeps plans and broadcasts while Python might want them
