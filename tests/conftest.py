@@ -19,6 +19,7 @@ import pexpect
 import psutil
 import pytest
 import servers
+import yaml
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 from shell import DEADLINE, ROOT, ok, sh, wait_until
@@ -247,7 +248,13 @@ def code(pristine) -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def spark(code, pristine, tmp_path_factory):
-    """One session for all tests of this process, with the project's own settings."""
+    """One session for all tests of this process, with the project's own packages."""
+    text = (pristine.folder / "conf/base/spark.yml").read_text()
+    packages = yaml.safe_load(text.replace("${cores:}", "2"))["packages"]
+    packages["kafka"] = code.session.spark_package("spark-sql-kafka-0-10")
+    packages["avro"] = code.session.spark_package("spark-avro")
+    lake = str(tmp_path_factory.mktemp("lake"))
+    packages["iceberg"]["spark.sql.catalog.lake.warehouse"] = lake
     settings = {
         "spark.master": "local[2]",
         "spark.sql.shuffle.partitions": 2,
@@ -258,17 +265,13 @@ def spark(code, pristine, tmp_path_factory):
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.jars.excludes": "org.apache.hadoop:hadoop-client-api,"
         "org.apache.hadoop:hadoop-client-runtime",
-        "packages": {
-            "kafka": code.session.spark_package("spark-sql-kafka-0-10"),
-            "avro": code.session.spark_package("spark-avro"),
-            "postgresql": "org.postgresql:postgresql:42.7.14",
-        },
+        "packages": packages,
     }
     code.session.configure(settings, ROOT / ".cache")
     workers_find = {"PYTHONPATH": str(pristine.folder / "src")}
     # Two downloads into one folder would spoil it.
     with servers.one_at_a_time(), mock.patch.dict(os.environ, workers_find):
-        session = code.session.get_spark("kafka", "avro", "postgresql")
+        session = code.session.get_spark(*packages)
     yield session
     session.stop()
 

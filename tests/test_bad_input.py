@@ -314,16 +314,16 @@ def test_a_mistake_is_refused_before_any_stream_starts(project, spark, mistake):
 
 
 def test_a_package_that_the_running_spark_lacks_is_named(project, spark):
-    package = "io.delta:delta-spark_2.13:4.0.0"
+    package = "org.mongodb.spark:mongo-spark-connector_2.13:10.5.0"
     project.edit(
-        "conf/base/spark.yml", ("packages:\n", f"packages:\n  delta: {package}\n")
+        "conf/base/spark.yml", ("packages:\n", f"packages:\n  mongodb: {package}\n")
     )
-    overlay(project, readings(file_format="delta"))
+    overlay(project, readings(file_format="mongodb"))
 
     reason = refusal(project)
 
     assert (
-        f"raw.sensor: file_format 'delta' needs the package {package}, and the running "
+        f"raw.sensor: file_format 'mongodb' needs the package {package}, and the running "
         "Spark was started without it"
     ) in reason
 

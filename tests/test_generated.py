@@ -41,6 +41,7 @@ src/PACKAGE/extras/datasets/arguments.py
 src/PACKAGE/extras/datasets/avro.py
 src/PACKAGE/extras/datasets/batch_writers.py
 src/PACKAGE/extras/datasets/kafka.py
+src/PACKAGE/extras/datasets/lake_tables.py
 src/PACKAGE/extras/datasets/malformed.py
 src/PACKAGE/extras/datasets/merges.py
 src/PACKAGE/extras/datasets/micro_batch_dataset.py

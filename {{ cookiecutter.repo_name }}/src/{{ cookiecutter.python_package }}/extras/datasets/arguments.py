@@ -66,7 +66,7 @@ def refuse_unknown(cls: Any, config: dict[str, Any]) -> None:
     """Refuse keys of a catalog entry that the dataset does not know."""
     known = [k for k in inspect.signature(cls.__init__).parameters if k != "self"]
     for key in config:
-        if key in SINK_KEYS:
+        if key in SINK_KEYS and key not in known:
             raise DatasetError(f"key '{key}' is not known here; put it under save_args")
         if key not in known:
             nearest = _nearest(key, known)

@@ -14,8 +14,9 @@ from pyspark.sql.types import StructType
 
 from ..streams.errors import SECRET, first_sentence
 from ..streams.files import at, is_remote
-from ..streams.session import get_spark, is_running, package_for
+from ..streams.session import get_spark, is_running, package_for, warehouse
 from . import arguments, kafka, malformed, schemas
+from .lake_tables import LAKES, LakeTable
 from .payload import Payload, nested_in_csv
 from .stream_sink import StreamSink
 
@@ -25,7 +26,6 @@ FILE_FORMATS = {"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "
 PATHLESS_FORMATS = {"console", "kafka", "memory", "noop", "rate", "rate-micro-batch"}
 PATHLESS_FORMATS |= {"socket"}
 FORGETFUL_SINKS = {"console", "memory", "noop"}  # nothing there to be written twice
-TABLE_FORMATS = {"delta", "iceberg"}  # they recognise a batch that comes again
 ONLY_SOURCES = {"binaryfile", "rate", "rate-micro-batch", "socket"}
 FIXED_SCHEMA = {"binaryfile", "text"}
 GLOB = re.compile(r"[*?\[{]")
@@ -116,6 +116,8 @@ class SparkStreamingDataset(StreamSink):
         self._credentials = deepcopy(credentials or {})
         self._schema = self._load_args.pop("schema", None)
         self._refuse_wrong_place()
+        is_lake = file_format.lower() in LAKES
+        self._lake = LakeTable(file_format, self.filepath, table) if is_lake else None
         arguments.refuse_misspelt_reading(self._load_args)
         self._configure_sink(self._save_args)
         self._refuse_impossible_sink()
@@ -220,7 +222,7 @@ class SparkStreamingDataset(StreamSink):
     def bears_a_cut(self) -> bool:
         """Whether a batch that is cut does no harm when it is replayed."""
         name = self.file_format.lower()
-        return name in FILE_FORMATS | FORGETFUL_SINKS | TABLE_FORMATS
+        return name in FILE_FORMATS | FORGETFUL_SINKS or name in LAKES
 
     @property
     def place(self) -> str:
@@ -255,6 +257,8 @@ class SparkStreamingDataset(StreamSink):
         reader = reader.format(self.file_format).options(**self._load_args)
         reader = reader.options(**self._secrets())
         try:
+            if self._lake:
+                self._require_table(self._lake)
             if self.table:
                 self._register_table(spark, schema=None)
                 return reader.table(self.table)
@@ -299,6 +303,8 @@ class SparkStreamingDataset(StreamSink):
             return self._start_gated(writer, self._send)
         writer = writer.format(self.file_format).options(**self._options())
         writer = writer.options(**self._secrets())
+        if self._lake and self._lake.file_format == "iceberg":
+            writer = writer.option("fanout-enabled", True)  # rows come in any order
         if self.table:
             self._register_table(get_spark(), schema=self.data.schema)
             return writer.toTable(self.table)
@@ -401,6 +407,22 @@ class SparkStreamingDataset(StreamSink):
         )
         return schema
 
+    def lacks_its_table(self) -> bool:
+        """Whether the table of Delta or Iceberg is missing that is to be read."""
+        return self._lake is not None and not self._lake.exists()
+
+    def _require_table(self, lake: LakeTable) -> None:
+        """Make the table that a stream of this run will write, so that it can be read."""
+        if lake.exists():
+            return
+        if self._data is None:
+            raise DatasetError(
+                f"{lake.place} does not exist, and no stream that ran before writes it "
+                "by this entry; correct the name, or let the stream that writes it and "
+                "the node that reads it use one entry of the catalog"
+            )
+        lake.create(self._data.schema, self._partition_by)
+
     def _require_folder(self) -> None:
         if self.lacks_its_folder():
             raise DatasetError(self.missing_folder())
@@ -427,7 +449,7 @@ class SparkStreamingDataset(StreamSink):
         is_files = self.file_format.lower() in FILE_FORMATS and "." not in name
         if not is_files or spark.catalog.tableExists(name):
             return
-        folder = f"{spark.conf.get('spark.sql.warehouse.dir')}/{name}"
+        folder = f"{warehouse(spark)}/{name}"
         if schema is not None or at(folder).exists():
             spark.catalog.createTable(
                 name, path=folder, source=self.file_format, schema=schema
@@ -489,6 +511,13 @@ class SparkStreamingDataset(StreamSink):
                 "rewritten; set output_mode: append, or write to a table format or "
                 "with MicroBatchDataset"
             )
+        if self.file_format.lower() in LAKES and self.output_mode == "update":
+            raise DatasetError(
+                f"output_mode 'update' does not work with file_format "
+                f"'{self.file_format}', because a stream can only append to the table or "
+                "replace it; set output_mode: append or complete, or let "
+                "MicroBatchDataset write with UpsertDataset"
+            )
         inside = f"{self.filepath}/".startswith(f"{self.checkpoint}/")
         if self.filepath and self.checkpoint and inside:
             raise DatasetError(
@@ -498,6 +527,8 @@ class SparkStreamingDataset(StreamSink):
             )
 
     def _exists(self) -> bool:
+        if self._lake:
+            return self._lake.exists()
         if self.table:
             return get_spark(self.file_format).catalog.tableExists(self.table)
         if self.filepath is None:

@@ -9,11 +9,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from . import arguments
+from .lake_tables import LAKES, LakeTable, LakeUpserts
 from .merges import Merge
 from .postgres import PostgresTable
 
 QUERY_ID = "sql.streaming.queryId"  # by which Spark tells streams apart
-STORES = ("postgresql",)
+STORES = ("postgresql", *LAKES)
 
 
 class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
@@ -24,8 +25,8 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
       type: {{ cookiecutter.python_package }}.extras.datasets.MicroBatchDataset
       datasets:
         - type: {{ cookiecutter.python_package }}.extras.datasets.UpsertDataset
-          file_format: postgresql
-          table: public.stock
+          file_format: postgresql   # | delta | iceberg
+          table: public.stock       # | filepath: data/03_primary/stock, for delta
           keys: [sku]               # what tells rows apart
           order_by: processed_at    # of several rows of a key the highest wins; absent: an error
           add: [units]              # these are added to what is there
@@ -45,24 +46,28 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
         self,
         *,
         file_format: str,
-        table: str,
         keys: list[str],
+        table: str | None = None,
+        filepath: str | None = None,
         order_by: str | None = None,
         add: list[str] | None = None,
         create: bool = False,
+        partition_by: list[str] | None = None,
         credentials: dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         """Refuse every mistake that can be seen without a server.
 
         Args:
-            file_format: Where the table is: postgresql.
-            table: Its name, with its schema before it if it is not the usual one.
+            file_format: What keeps the table: postgresql, delta or iceberg.
             keys: The columns that tell rows apart.
+            table: Its name, with its schema before it if it is not the usual one.
+            filepath: Its folder, instead of ``table``; only for delta.
             order_by: The column whose highest value is the newest row of a key.
             add: Columns whose values are added to those that are there.
             create: True to make the table with the first batch.
-            credentials: ``url``, ``user`` and ``password`` of the server.
+            partition_by: How a new table of delta or iceberg is divided.
+            credentials: ``url``, ``user`` and ``password`` of postgresql's server.
             metadata: Ignored here, for other tools.
         """
         self.metadata = metadata
@@ -82,14 +87,28 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
                 f"add names {', '.join(map(str, clash))}, which is a key or order_by, "
                 "and those are not added up; remove it from add"
             )
-        self._store = PostgresTable(
-            table, deepcopy(credentials or {}), self._merge, create
-        )
+        self._store: PostgresTable | LakeUpserts
+        if file_format == "postgresql":
+            self._refuse_what_postgresql_lacks(table, filepath, partition_by)
+            secrets = deepcopy(credentials or {})
+            self._store = PostgresTable(str(table), secrets, self._merge, create)
+        else:
+            folder = arguments.absolute(filepath) if filepath else None
+            lake = LakeTable(file_format, folder, table)
+            self._store = LakeUpserts(lake, self._merge, create, partition_by)
 
     def __new__(cls, *_: Any, **config: Any) -> "UpsertDataset":
         """Refuse unknown keys with the right spelling."""
         arguments.refuse_unknown(cls, config)
         return super().__new__(cls)
+
+    @staticmethod
+    def _refuse_what_postgresql_lacks(table: Any, filepath: Any, parts: Any) -> None:
+        if not table or filepath or parts:
+            raise DatasetError(
+                "file_format 'postgresql' needs the name of a table, and has neither "
+                "filepath nor partition_by; write table: stock, and nothing of these"
+            )
 
     @property
     def formats(self) -> frozenset[str]:

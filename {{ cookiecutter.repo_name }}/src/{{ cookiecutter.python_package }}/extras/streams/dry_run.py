@@ -108,6 +108,9 @@ class _Description:
             source = copy(source)
             source.filepath = self._empty
             return source.load()
+        if source and source.lacks_its_table() and name in self.streams:
+            spark = session.get_spark()
+            return spark.readStream.schema(source.data.schema).parquet(self._empty)
         return self._topology.catalog.load(name)
 
     def _save(self, name: str, data: Any) -> None:

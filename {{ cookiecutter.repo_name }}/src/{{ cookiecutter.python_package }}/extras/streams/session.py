@@ -29,6 +29,8 @@ JAVA_ADVICE = (
     f"openjdk-{JAVA}-jre-headless; macOS: brew install openjdk@{JAVA}; "
     "conda: conda install openjdk) and, if it is not on the PATH, set JAVA_HOME"
 )
+PACKAGES = "spark.jars.packages"
+LISTS = (PACKAGES, "spark.sql.extensions")  # several formats share them
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Read by the program that starts the JVM, so without effect once it runs.
@@ -39,7 +41,7 @@ AT_LAUNCH = {
     "spark.jars.excludes",
     "spark.jars.ivy",
     "spark.jars.ivySettings",
-    "spark.jars.packages",
+    PACKAGES,
 }
 
 
@@ -124,8 +126,19 @@ def stop_spark() -> None:
 
 def package_for(file_format: str) -> str | None:
     """Return the package that ``spark.yml`` names for a format."""
+    return _bundle(file_format).get("package")
+
+
+def _bundle(file_format: str) -> dict[str, Any]:
+    """Return what ``spark.yml`` says a format needs: a package, and maybe settings."""
     packages = _State.settings.get("packages") or {}
-    return packages.get(file_format.lower())
+    found = packages.get(file_format.lower()) or {}
+    return found if isinstance(found, dict) else {"package": found}
+
+
+def warehouse(session: SparkSession) -> str:
+    """Return the folder of tables that are known by a plain name."""
+    return str(session.conf.get("spark.sql.warehouse.dir"))
 
 
 def spark_package(artifact: str) -> str:
@@ -141,11 +154,20 @@ def cores() -> int:
 
 
 def _settings_for(formats: tuple[str, ...]) -> dict[str, Any]:
-    """Add the packages of the formats in use to the settings of ``spark.yml``."""
+    """Add what the formats in use need to the settings of ``spark.yml``."""
     settings = {k: v for k, v in _State.settings.items() if k != "packages"}
-    wanted = [settings.get("spark.jars.packages"), *map(package_for, formats)]
-    packages = ",".join(dict.fromkeys(filter(None, wanted)))
-    return {**settings, "spark.jars.packages": packages} if packages else settings
+    for bundle in map(_bundle, formats):
+        for key, value in bundle.items():
+            name = PACKAGES if key == "package" else key
+            both = [settings[name]] if name in LISTS and settings.get(name) else []
+            settings[name] = ",".join([*both, value]) if name in LISTS else value
+    return {key: _anchored(key, value) for key, value in settings.items()}
+
+
+def _anchored(key: str, value: Any) -> Any:
+    """Let the folder of a catalog of tables begin at the project."""
+    is_folder = key.startswith("spark.sql.catalog.") and key.endswith(".warehouse")
+    return str(project_path() / value) if is_folder and "://" not in value else value
 
 
 def _start(settings: dict[str, Any]) -> SparkSession:
@@ -154,7 +176,7 @@ def _start(settings: dict[str, Any]) -> SparkSession:
     else:
         check_java()
         logger.info("Starting Spark ...")
-        _announce_download(str(settings.get("spark.jars.packages", "")))
+        _announce_download(str(settings.get(PACKAGES, "")))
         session = _launch(_for_this_machine(settings))
         _State.launched = True
         logging.getLogger().addFilter(_is_not_py4j)
@@ -217,7 +239,7 @@ def _launch(settings: dict[str, Any]) -> SparkSession:
             raise
         raise StreamsError(
             f"Java ended before Spark had started, and {log_file()} says why"
-            f"{_offline_advice(str(settings.get('spark.jars.packages') or ''))}"
+            f"{_offline_advice(str(settings.get(PACKAGES) or ''))}"
         ) from error
 
 

@@ -1,0 +1,276 @@
+"""Tables of Delta and Iceberg, written and read by streams."""
+
+import json
+
+import pytest
+from conftest import ROWS, finish, run_in_process, wait_until
+from kedro.io import DatasetError
+from test_bad_input import overlay, written
+from test_runs import expected_stock
+from test_upsert_runs import PIPELINE, RUN, Deliveries
+from test_upserts import forget_commit
+
+FORMATS = ["delta", "iceberg"]
+DATASET = "cold_store.extras.datasets.SparkStreamingDataset"
+UPSERT = "cold_store.extras.datasets.UpsertDataset"
+
+
+@pytest.fixture(params=["delta folder", "delta table", "iceberg table"])
+def place(request, spark, tmp_path):
+    """A table that is not there yet, as an entry of the catalog names it."""
+    file_format, kind = request.param.split()
+    if kind == "folder":
+        return {"file_format": file_format, "filepath": str(tmp_path / "table")}
+    name = f"t{abs(hash(request.node.name))}"
+    lake = "lake.shop." if file_format == "iceberg" else ""
+    return {"file_format": file_format, "table": f"{lake}{name}"}
+
+
+def rows(frame) -> list[tuple]:
+    return sorted((row.sku, row.units) for row in frame.collect())
+
+
+# --- sources and sinks -------------------------------------------------------
+
+
+def test_a_stream_makes_a_table_and_another_reads_it(
+    dataset, source, arguments, place, tmp_path
+):
+    there = dataset(**place, save_args={**arguments, "partition_by": ["sku"]})
+    assert not there.exists()
+
+    there.save(source.load())
+    finish(there)
+    copied = dataset(
+        file_format="parquet",
+        filepath=str(tmp_path / "copy"),
+        save_args={**arguments, "checkpoint": str(tmp_path / "second")},
+    )
+    copied.save(dataset(**place).load())
+    finish(copied)
+
+    assert there.exists()
+    assert rows(dataset(**place, streaming=False).load()) == ROWS
+    copy = dataset(
+        file_format="parquet", filepath=str(tmp_path / "copy"), streaming=False
+    )
+    assert rows(copy.load()) == ROWS
+
+
+def test_a_whole_result_replaces_the_table(dataset, source, arguments, place, tmp_path):
+    there = dataset(**place, save_args={**arguments, "output_mode": "complete"})
+    for units in (4, 0):
+        (tmp_path / f"in/{units}.json").write_text(f'{{"sku": "A", "units": {units}}}')
+        sums = source.load().groupBy("sku").sum("units").toDF("sku", "units")
+        there.save(sums)
+        finish(there)
+
+    assert rows(dataset(**place, streaming=False).load()) == [("A", 7), ("B", 5)]
+
+
+def test_a_batch_that_comes_again_is_recognised(
+    dataset, source, arguments, place, tmp_path
+):
+    there = dataset(**place, save_args=arguments)
+    there.save(source.load())
+    finish(there)
+    forget_commit(tmp_path, 0)
+
+    there.save(source.load())
+    finish(there)
+
+    assert rows(dataset(**place, streaming=False).load()) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("config", "answer"),
+    [
+        (
+            {"file_format": "iceberg", "filepath": "a"},
+            "'iceberg' finds tables by their name; write table: lake.shop.stock",
+        ),
+        ({"file_format": "delta"}, "'delta' needs a place; add filepath: data/..."),
+        (
+            {
+                "file_format": "delta",
+                "filepath": "a",
+                "save_args": {"output_mode": "update", "checkpoint": "b"},
+            },
+            "can only append to the table or replace it; set output_mode: append or",
+        ),
+    ],
+)
+def test_a_mistake_is_refused_at_once(dataset, config, answer):
+    with pytest.raises(DatasetError) as caught:
+        dataset(**config)
+
+    assert answer in str(caught.value)
+
+
+def test_a_table_that_nobody_makes_is_said_so(dataset, place):
+    with pytest.raises(DatasetError, match="does not exist, and no stream that ran"):
+        dataset(**place).load()
+
+
+# --- upserts -----------------------------------------------------------------
+
+
+@pytest.fixture
+def stream(code, source, place, arguments, tmp_path):
+    """Run a stream of JSON files into the table, as far as it goes."""
+
+    def run(*new, **config):
+        for row in new:
+            number = len(list((tmp_path / "in").iterdir()))
+            (tmp_path / f"in/{number + 1}.json").write_text(json.dumps(row))
+        given = {"type": UPSERT, **place, "keys": ["sku"], "create": True, **config}
+        there = code.datasets.MicroBatchDataset(datasets=[given], save_args=arguments)
+        there.save(source.load())
+        return there
+
+    return run
+
+
+def test_a_merge_that_comes_again_changes_nothing_even_for_increments(stream, tmp_path):
+    given = {"add": ["units"], "partition_by": ["sku"]}
+    finish(stream(**given))
+    finish(stream({"sku": "A", "units": 10}, **given))
+    forget_commit(tmp_path, 1)
+
+    finish(stream(**given))
+    there = stream({"sku": "B", "units": 1}, **given)
+    finish(there)
+
+    assert rows(there.load()) == [("A", 13), ("B", 6)]
+
+
+def test_after_a_reset_the_same_numbers_are_other_batches(stream, tmp_path):
+    finish(stream(add=["units"]))
+    (tmp_path / "checkpoint").rename(tmp_path / "other")
+
+    there = stream(add=["units"])
+    finish(there)
+
+    assert rows(there.load()) == [("A", 6), ("B", 10)]
+
+
+def test_rows_are_updated_by_their_key_and_the_highest_wins(stream):
+    finish(stream(order_by="units"))
+
+    there = stream({"sku": "A", "units": 9}, {"sku": "B", "units": 1}, order_by="units")
+    finish(there)
+
+    assert rows(there.load()) == [("A", 9), ("B", 5)]
+
+
+def test_what_the_table_would_refuse_is_known_before(stream, spark):
+    there = stream()
+    finish(there)
+    wider = spark.createDataFrame([], "sku STRING, units INT, colour STRING").schema
+    missing = spark.createDataFrame([], "units INT").schema
+
+    assert "has no column colour; add it there" in " ".join(there.unstorable(wider))
+    assert "keys names sku, and the rows have" in " ".join(there.unstorable(missing))
+    assert not list(there.unstorable(source_schema := there.data.schema)), source_schema
+
+
+def test_a_table_that_is_not_to_be_made_must_be_there(stream, spark):
+    schema = spark.createDataFrame([], "sku STRING, units INT").schema
+
+    there = stream(create=False)
+
+    assert "does not exist; create it" in " ".join(there.unstorable(schema))
+    with pytest.raises(Exception, match="does not exist; create it"):
+        there.query.awaitTermination(60)
+
+
+# --- runs --------------------------------------------------------------------
+
+
+def chained(file_format: str, name: str) -> dict:
+    """The deliveries between the two streams of the inventory, as a table."""
+    entry = {"type": DATASET, "file_format": file_format}
+    if file_format == "delta":
+        entry["filepath"] = "data/02_intermediate/inventory"
+    else:
+        entry["table"] = f"lake.shop.{name}"
+    saved = {"checkpoint": "data/04_checkpoint/int_new_inventory"}
+    return {"int.new_inventory": {**entry, "save_args": saved}}
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_stream_reads_the_table_that_another_writes_on_the_first_run(
+    project, spark, file_format, tmp_path
+):
+    overlay(project, chained(file_format, f"chained_{abs(hash(str(tmp_path)))}"))
+
+    run_in_process(project, "inventory")
+
+    assert project.lines("data/03_primary/stock.csv") == expected_stock(project)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_check_makes_no_table(project, file_format):
+    overlay(project, chained(file_format, "checked"))
+    before = written(project)
+
+    check = project.kedro("streams", "check", "--pipelines=inventory")
+
+    assert check.returncode == 0, check.stdout
+    assert written(project) - before == set()
+
+
+LEDGER = """
+deliveries:
+  type: cold_store.extras.datasets.SparkStreamingDataset
+  file_format: json
+  filepath: data/01_raw/deliveries
+  load_args: {schema: "sku STRING, units INT", maxFilesPerTrigger: 1}
+
+ledger:
+  type: cold_store.extras.datasets.MicroBatchDataset
+  datasets:
+    - type: cold_store.extras.datasets.UpsertDataset
+      file_format: FORMAT
+      PLACE
+      keys: [sku]
+      add: [units]
+      create: true
+  save_args: {checkpoint: data/04_checkpoint/ledger}
+"""
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_kills_lose_nothing_and_double_nothing(project, spark, file_format):
+    place = "table: lake.shop.ledger"
+    if file_format == "delta":
+        place = "filepath: data/03_primary/ledger"
+    package = project.folder / "src/cold_store/pipelines/ledger"
+    package.mkdir()
+    (package / "__init__.py").write_text(PIPELINE)
+    catalog = project.folder / "conf/base/catalog.yml"
+    ledger = LEDGER.replace("FORMAT", file_format).replace("PLACE", place)
+    catalog.write_text(catalog.read_text() + ledger)
+    (project.folder / "data/01_raw/deliveries").mkdir()
+    deliveries = Deliveries(project)
+    for _ in range(2):
+        deliveries.send(3)
+        committed = project.newest("ledger")
+        with project.live(RUN) as run:
+            wait_until(
+                lambda n=committed: (
+                    project.newest("ledger", "offsets") > n + 1
+                    or run.process.poll() is not None
+                ),
+                "a batch after the first",
+            )
+            assert run.process.poll() is None, run.text
+            run.kill()
+
+    project.run(RUN)
+
+    folder = project.folder / "data/03_primary/ledger"
+    if file_format == "iceberg":
+        folder = project.folder / "data/03_primary/lake/shop/ledger"
+    found = spark.read.format(file_format).load(str(folder)).collect()
+    assert {row.sku: row.units for row in found} == deliveries.units

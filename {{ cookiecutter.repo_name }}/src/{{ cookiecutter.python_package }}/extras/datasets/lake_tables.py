@@ -1,0 +1,180 @@
+"""Tables of Delta and Iceberg: whether they are there, and upserts into them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kedro.io import DatasetError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from ..streams.files import at
+from ..streams.session import get_spark, warehouse
+from .merges import Merge
+from .schemas import quoted
+
+LAKES = ("delta", "iceberg")  # they recognise a batch that comes again
+
+# What makes Delta note a batch in the transaction that writes it, and refuse it later.
+DELTA_STREAM = "spark.databricks.delta.write.txnAppId"
+DELTA_BATCH = "spark.databricks.delta.write.txnVersion"
+# What Iceberg adds to the summary of a snapshot; of which there is one a merge.
+ICEBERG_NOTE = "spark.sql.iceberg.snapshot-property."
+
+
+class LakeTable:
+    """A table by its name, or, of Delta, by its folder."""
+
+    def __init__(
+        self, file_format: str, filepath: str | None, table: str | None
+    ) -> None:
+        """Refuse a table that could not be found."""
+        self.file_format = file_format.lower()
+        self.filepath = filepath
+        self.table = table
+        if self.file_format == "iceberg" and not table:
+            raise DatasetError(
+                "file_format 'iceberg' finds tables by their name; write table: "
+                "lake.shop.stock, where lake is the catalog in conf/base/spark.yml"
+            )
+        if not filepath and not table:
+            raise DatasetError(
+                f"file_format '{file_format}' needs a place; add filepath: data/..., or "
+                "table: stock"
+            )
+        self.place = f"{self.file_format} {filepath or table}"
+
+    @property
+    def identifier(self) -> str:
+        """What the table is called in SQL."""
+        if self.table:
+            return ".".join(map(quoted, self.table.split(".")))
+        return f"delta.{quoted(str(self.filepath))}"
+
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        if self.filepath:
+            return at(f"{self.filepath}/_delta_log").exists()
+        self._find_again()
+        return self._spark.catalog.tableExists(str(self.table))
+
+    def create(self, schema: StructType, partition_by: Any) -> None:
+        """Make the table, without rows."""
+        columns = [partition_by] if isinstance(partition_by, str) else partition_by
+        maker = self._spark.createDataFrame([], schema).write.format(self.file_format)
+        maker = maker.partitionBy(*(columns or ()))
+        if self.table:
+            maker.saveAsTable(self.table)
+        else:
+            maker.save(self.filepath)
+
+    def _find_again(self) -> None:
+        """Tell Spark's own catalog, which forgets when it ends, of a table it had."""
+        name = str(self.table)
+        if self.file_format == "delta" and "." not in name:
+            folder = f"{warehouse(self._spark)}/{name}"
+            known = self._spark.catalog.tableExists(name)
+            if not known and at(f"{folder}/_delta_log").exists():
+                self._spark.catalog.createTable(name, path=folder, source="delta")
+
+    @property
+    def _spark(self) -> SparkSession:
+        return get_spark(self.file_format)
+
+
+class LakeUpserts:
+    """Upserts into a table of Delta or Iceberg, one ``MERGE`` a batch."""
+
+    def __init__(
+        self, table: LakeTable, merge: Merge, create: bool, partition_by: Any
+    ) -> None:
+        self.place = table.place
+        self.formats = frozenset({table.file_format})
+        self._table = table
+        self._merge = merge
+        self._create = create
+        self._partition_by = partition_by
+
+    def problems(self, schema: StructType) -> Iterator[str]:
+        """Find what the table as it is would refuse."""
+        if not self._table.exists():
+            if not self._create:
+                yield self._absent()
+            return
+        there = self.load().columns
+        if lost := [c for c in schema.names if c not in there]:
+            yield (
+                f"{self.place} has no column {', '.join(lost)}; add it there (ALTER "
+                f"TABLE {self._table.identifier} ADD COLUMN ...), or leave it out in "
+                "the node"
+            )
+
+    def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
+        """Bring a batch into the table, unless it is there already."""
+        if not self._table.exists():
+            if not self._create:
+                raise DatasetError(self._absent())
+            self._table.create(rows.schema, self._partition_by)
+        spark = rows.sparkSession
+        if batch_id is None:
+            self._take_in(spark, rows)
+        elif not self._is_done(spark, stream, batch_id):
+            with _noted(spark, self._notes(stream, batch_id)):
+                self._take_in(spark, rows)
+
+    def _take_in(self, spark: SparkSession, rows: DataFrame) -> None:
+        same = [f"old.{quoted(k)} = new.{quoted(k)}" for k in self._merge.keys]
+        changes = self._merge.assignments(rows.columns, "new", quoted)
+        changed = ", ".join(f"{quoted(c)} = {value}" for c, value in changes.items())
+        update = f"WHEN MATCHED THEN UPDATE SET {changed} " if changed else ""
+        columns = ", ".join(map(quoted, rows.columns))
+        values = ", ".join(f"new.{quoted(c)}" for c in rows.columns)
+        spark.sql(
+            f"MERGE INTO {self._table.identifier} AS old "
+            "USING {new} AS new "
+            f"ON {' AND '.join(same)} {update}"
+            f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})",
+            new=self._merge.one_row_per_key(rows),
+        )
+
+    def _notes(self, stream: str, batch_id: int) -> dict[str, str]:
+        if self._table.file_format == "delta":
+            return {DELTA_STREAM: stream, DELTA_BATCH: str(batch_id)}
+        return {f"{ICEBERG_NOTE}{stream}": str(batch_id)}
+
+    def _is_done(self, spark: SparkSession, stream: str, batch_id: int) -> bool:
+        """Whether Iceberg has the batch; Delta looks for itself."""
+        if self._table.file_format == "delta":
+            return False
+        (newest,) = spark.sql(
+            f"SELECT max(CAST(summary['{stream}'] AS BIGINT)) AS batch "
+            f"FROM {self._table.identifier}.snapshots"
+        ).collect()
+        return newest.batch is not None and newest.batch >= batch_id
+
+    def _absent(self) -> str:
+        return (
+            f"{self.place} does not exist; create it, or write create: true and the "
+            "first batch does"
+        )
+
+    def load(self) -> DataFrame:
+        """Read the table as it is now."""
+        spark = get_spark(*self.formats)
+        return spark.sql(f"SELECT * FROM {self._table.identifier}")
+
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        return self._table.exists()
+
+
+@contextmanager
+def _noted(spark: SparkSession, notes: dict[str, str]) -> Iterator[None]:
+    """Let what is written meanwhile carry a note of the batch."""
+    for key, value in notes.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in notes:
+            spark.conf.unset(key)
