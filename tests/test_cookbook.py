@@ -2,30 +2,34 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import servers
+import yaml
 from conftest import Project, ok
 
 RECIPE = re.compile(
     r"^## (\w+): .*?```yaml\n(.*?)```.*?```python\n(.*?)```", re.DOTALL | re.MULTILINE
 )
+KAFKA, SINKS = "Messages of Kafka", "Sinks"
 TOPICS = ("lines", "orders", "payments", "big_orders", "visits")
 HOUR = "2026-03-02T{:02}:{:02}:00Z"
 
 
-def recipes(project: Project) -> dict[str, tuple[str, str]]:
+def recipes(project: Project, part: str) -> dict[str, tuple[str, str]]:
     page = (project.folder / "docs/cookbook.md").read_text()
+    page = page.partition(f"\n# {part}\n")[2].partition("\n# ")[0]
     found = {name: (entries, code) for name, entries, code in RECIPE.findall(page)}
     assert len(found) == len(re.findall("^## ", page, re.MULTILINE)) > 0
     return found
 
 
-def add(project: Project, names) -> None:
+def add(project: Project, names, part: str = KAFKA, env: str = "kafka") -> None:
     """Paste recipes into the project, as a reader would."""
-    catalog = project.folder / "conf/kafka/catalog.yml"
-    for name, (entries, code) in recipes(project).items():
+    catalog = project.folder / f"conf/{env}/catalog.yml"
+    for name, (entries, code) in recipes(project, part).items():
         if name in names:
             catalog.write_text(f"{catalog.read_text()}\n{entries}")
             folder = project.folder / f"src/cold_store/pipelines/{name}"
@@ -37,7 +41,7 @@ def add(project: Project, names) -> None:
 def cooked(pristine, tmp_path_factory):
     """A project with all recipes but the last, run over some messages."""
     project = pristine.copy(tmp_path_factory.mktemp("cookbook"))
-    names = [name for name in recipes(project) if name != "replay"]
+    names = [name for name in recipes(project, KAFKA) if name != "replay"]
     add(project, names)
     port = servers.free_port()
     project.edit("conf/kafka/globals.yml", ("127.0.0.1:9092", f"127.0.0.1:{port}"))
@@ -151,3 +155,80 @@ def test_malformed_messages_are_replayed_as_they_came(cooked, pristine, tmp_path
         kafka.messages("readings")
         == [(b"dock", b'{"sensor_id": "dock", "value": "cold"}')] * 2
     )
+
+
+# --- sinks -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stored(pristine, postgres, tmp_path_factory):
+    """A project with all recipes of sinks, run twice: the second time for a new file."""
+    project = pristine.copy(tmp_path_factory.mktemp("sinks"))
+    names = [name for name in recipes(project, SINKS) if name != "tidy_tables"]
+    add(project, names, SINKS, "base")
+    credentials = {"warehouse": postgres.credentials}
+    file = project.folder / "conf/local/credentials.yml"
+    file.write_text(yaml.safe_dump(credentials))
+    pipelines = f"--pipelines={','.join(names)}"
+    project.run(pipelines)
+    row = {"sku": "ICE-01", "new_stock": 100, "arrived_at": "2026-03-03T08:00:00Z"}
+    new = project.folder / "data/01_raw/stream/inventory/later.json"
+    new.write_text(json.dumps(row))
+    text = project.run(pipelines)
+    yield project, text
+    postgres.do("DROP TABLE IF EXISTS units, spark_batches")
+
+
+@pytest.fixture
+def units(stored) -> dict[str, int]:
+    """What was delivered of each product."""
+    found: Counter[str] = Counter()
+    for file in (stored[0].folder / "data/01_raw/stream/inventory").glob("*.json"):
+        for row in map(json.loads, file.read_text().splitlines()):
+            found[row["sku"]] += row["new_stock"]
+    return found
+
+
+def test_a_batch_goes_to_several_datasets(stored, spark, units):
+    folder = stored[0].folder / "data/03_primary/delivered_units"
+    rows = spark.read.parquet(str(folder)).groupBy("sku").sum("new_stock").collect()
+    assert dict(map(tuple, rows)) == units
+    newest = stored[0].folder / "data/08_reporting/newest_deliveries.json"
+    assert json.loads(newest.read_text()) == {"sku": "ICE-01", "new_stock": 100}
+
+
+def test_a_function_and_a_row_writer_are_given_every_batch(stored):
+    reports = stored[0].folder / "data/08_reporting"
+    assert (reports / "alarms/1.txt").read_text() == "ICE-01: 100 units"
+    assert list((reports / "labels").iterdir())
+
+
+def test_totals_are_in_postgresql(stored, postgres, units):
+    rows = postgres.rows("SELECT sku, new_stock FROM units")
+    assert dict(rows) == units
+    newest = "SELECT (arrived_at AT TIME ZONE 'UTC')::date::text FROM units "
+    assert postgres.rows(f"{newest} WHERE sku = 'ICE-01'") == [("2026-03-03",)]
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_totals_are_in_tables(stored, spark, units, table):
+    folder = stored[0].folder / "data/03_primary"
+    folder /= "units_in_delta" if table == "delta" else "lake/shop/units"
+    rows = spark.read.format(table).load(str(folder)).collect()
+    assert {row.sku: row.new_stock for row in rows} == units
+
+
+def test_tables_are_tidied_by_an_ordinary_pipeline(stored, spark, tmp_path):
+    project = stored[0].copy(tmp_path)
+    add(project, ["tidy_tables"], SINKS, "base")
+    delta = str(project.folder / "data/03_primary/deliveries_in_delta")
+    iceberg = str(project.folder / "data/03_primary/lake/shop/deliveries")
+    before = spark.read.format("delta").load(delta).count()
+
+    ok(*project.command("run", "--pipelines=tidy_tables"), cwd=project.folder)
+
+    assert spark.read.format("delta").load(delta).count() == before
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{delta}`").collect()
+    done = {row.operation for row in history}
+    assert {"OPTIMIZE", "VACUUM END"} <= done
+    assert spark.read.format("iceberg").load(iceberg).count() == before
