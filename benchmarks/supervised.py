@@ -42,7 +42,7 @@ def main(folder: Path, count: int) -> None:
         )
         sink.held = True
         sink.save(numbers.load())
-        streams.append(Stream(sink, set(), [], settings))
+        streams.append(Stream(sink, set(), [], settings, []))
         streams[-1].start()
     checkpoints = [folder / f"data/checkpoint/{n}" for n in range(count)]
     spark.streams.awaitAnyTermination(WARM_UP)

@@ -162,10 +162,10 @@ class Project:
 
     def newest(self, stream: str, log: str = "commits") -> int:
         """Return the newest batch in a log of a stream's checkpoint, -1 if none."""
-        folder = self.folder / "data/04_checkpoint" / stream / log
-        return max(
-            (int(f.name) for f in folder.glob("*") if f.name.isdigit()), default=-1
-        )
+        return newest_in(self.checkpoint(stream) / log)
+
+    def checkpoint(self, stream: str) -> Path:
+        return self.folder / "data/04_checkpoint" / stream
 
     def commits(self, stream: str) -> int:
         """Count the batches that a stream has committed."""
@@ -184,6 +184,19 @@ class Project:
             env={**clean, "TERM": "xterm", **variables},
             timeout=DEADLINE,
         )
+
+
+def newest_in(log: Path) -> int:
+    """Return the newest batch in a log of a checkpoint, -1 if there is none."""
+    return max((int(f.name) for f in log.glob("*") if f.name.isdigit()), default=-1)
+
+
+def forget_newest_commit(checkpoint: Path) -> None:
+    """Leave a checkpoint as a kill does that comes between a write and its commit."""
+    commits = checkpoint / "commits"
+    newest = newest_in(commits)
+    for name in (str(newest), f".{newest}.crc"):
+        (commits / name).unlink()
 
 
 def new_project(folder: Path, name: str, kedro: Path = BIN / "kedro") -> Project:
@@ -253,6 +266,7 @@ def spark(code, pristine, tmp_path_factory):
     packages = yaml.safe_load(text.replace("${cores:}", "2"))["packages"]
     packages["kafka"] = code.session.spark_package("spark-sql-kafka-0-10")
     packages["avro"] = code.session.spark_package("spark-avro")
+    del packages["s3a"]  # half a gigabyte, which only runs of their own need
     lake = str(tmp_path_factory.mktemp("lake"))
     packages["iceberg"]["spark.sql.catalog.lake.warehouse"] = lake
     settings = {
@@ -333,3 +347,10 @@ def postgres() -> Iterator[databases.Postgres]:
     """A real PostgreSQL, shared by the tests of this process."""
     with databases.postgres() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def cassandra(spark, tmp_path_factory) -> Iterator[databases.Cassandra]:
+    """A real Cassandra, shared by the tests of this process."""
+    with databases.cassandra(tmp_path_factory.mktemp("cassandra"), spark) as node:
+        yield node

@@ -280,7 +280,7 @@ SCHEMAS = {"json": SIMPLE, "csv": SIMPLE, "avro": AVRO}
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("form", SCHEMAS)
 def test_a_malformed_message_fails_is_dropped_or_kept(
-    source, kafka, topic, written, spark, form, kind
+    code, source, kafka, topic, written, spark, form, kind
 ):
     value, reason = BAD[kind]
     kafka.send(topic, good(spark, form), (b"key", value), good(spark, form))
@@ -298,8 +298,13 @@ def test_a_malformed_message_fails_is_dropped_or_kept(
     assert kept.timestamp and kept.reason
     assert reason is None or kept.reason == reason
 
-    with pytest.raises(Exception, match=f"message 1 of partition 0 of topic {topic}"):
+    with pytest.raises(Exception) as caught:
         written(source(payload).load(), 3)
+    assert code.errors.is_final(caught.value)
+    found = source(payload).first_malformed({}, {topic: {"0": 3}})
+    assert f"message 1 of partition 0 of topic {topic} cannot be read: " in found
+    assert kept.reason in found
+    assert not source(payload).first_malformed({topic: {"0": 2}}, {topic: {"0": 3}})
 
 
 def test_an_entry_can_be_read_twice_in_one_stream(source, kafka, topic, written):
@@ -355,11 +360,11 @@ def test_a_message_that_is_too_large_for_the_broker_is_said_so(
         ({"load_args": {"schema": SIMPLE}}, "move it under payload"),
         (
             {"load_args": {"kafka.sasl.jaas.config": "x"}},
-            "put it into conf/local/credentials.yml",
+            "put it into credentials.yml of the environment",
         ),
         (
             {"load_args": {"kafka.ssl.keystore.key": "x"}},
-            "put it into conf/local/credentials.yml",
+            "put it into credentials.yml of the environment",
         ),
         (
             {"save_args": {"subscribe": "t", "checkpoint": "c"}},

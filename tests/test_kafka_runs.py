@@ -10,7 +10,15 @@ import pyspark
 import pytest
 import yaml
 from chaos import committed_files
-from conftest import DEADLINE, Project, new_environment, ok, sh, wait_until
+from conftest import (
+    DEADLINE,
+    Project,
+    forget_newest_commit,
+    new_environment,
+    ok,
+    sh,
+    wait_until,
+)
 from servers import PASSWORD, Kafka, broker_of, free_port
 from shell import fetch
 from test_runs import (
@@ -133,10 +141,13 @@ def test_avro_messages_give_the_same_averages(project, kafka, topics):
     assert sorted(means) == sorted(expected)
 
 
+@pytest.mark.parametrize("required", [" NOT NULL", ""], ids=["NOT NULL", "nullable"])
 def test_a_malformed_message_ends_a_stream_that_is_to_fail_without_a_retry(
-    project, kafka, topics
+    project, kafka, topics, required
 ):
-    project.edit(CATALOG, ("malformed: keep", "malformed: fail"))
+    project.edit(
+        CATALOG, ("malformed: keep", "malformed: fail"), (" NOT NULL", required)
+    )
     kafka.send(topics["readings"], reading(0), b"?")
     result = project.kedro("run", *SENSOR)
     assert result.returncode == 1
@@ -487,14 +498,6 @@ def refused_for_lost_messages(project: Project) -> str:
 # --- at least once -----------------------------------------------------------
 
 
-def forget_newest_commit(project: Project, stream: str) -> None:
-    """Leave a checkpoint as a kill does that comes between a write and its commit."""
-    newest = project.newest(stream)
-    commits = project.folder / "data/04_checkpoint" / stream / "commits"
-    for name in (str(newest), f".{newest}.crc"):
-        (commits / name).unlink()
-
-
 def reading(number: int) -> bytes:
     minute = f"{8 + number // 12:02}:{number % 12 * 5:02}"
     row = {"sensor_id": "dock", "value": 4.0, "read_at": f"2026-03-02T{minute}:00Z"}
@@ -515,7 +518,7 @@ def test_messages_that_come_twice_are_harmless_by_a_key_or_by_deduplication(
         run.kill()
     project.run("--env=kafka")
     for stream in ("kafka/processed_stock", "kafka/processed_sensor"):
-        forget_newest_commit(project, stream)
+        forget_newest_commit(project.checkpoint(stream))
     project.run("--env=kafka")
 
     assert len(kafka.messages(topics["stock"])) > 5

@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from conftest import ROWS, finish, run_in_process, wait_until
+from conftest import ROWS, finish, forget_newest_commit, run_in_process, wait_until
 from kedro.io import DatasetError
 from test_bad_input import overlay, written
 from test_runs import expected_stock
 from test_upsert_runs import PIPELINE, RUN, Deliveries
-from test_upserts import forget_commit
 
 FORMATS = ["delta", "iceberg"]
 DATASET = "cold_store.extras.datasets.SparkStreamingDataset"
@@ -74,7 +73,7 @@ def test_a_batch_that_comes_again_is_recognised(
     there = dataset(**place, save_args=arguments)
     there.save(source.load())
     finish(there)
-    forget_commit(tmp_path, 0)
+    forget_newest_commit(tmp_path / "checkpoint")
 
     there.save(source.load())
     finish(there)
@@ -135,7 +134,7 @@ def test_a_merge_that_comes_again_changes_nothing_even_for_increments(stream, tm
     given = {"add": ["units"], "partition_by": ["sku"]}
     finish(stream(**given))
     finish(stream({"sku": "A", "units": 10}, **given))
-    forget_commit(tmp_path, 1)
+    forget_newest_commit(tmp_path / "checkpoint")
 
     finish(stream(**given))
     there = stream({"sku": "B", "units": 1}, **given)

@@ -7,7 +7,7 @@ import sys
 import pandas
 import pyarrow.parquet
 import pytest
-from conftest import ROWS, finish
+from conftest import ROWS, finish, forget_newest_commit
 from kedro.io import DatasetError
 
 WRITERS = '''
@@ -146,8 +146,7 @@ def test_a_batch_that_comes_again_overwrites_itself_alone(batches, source, tmp_p
         (tmp_path / "in" / f"{sku}.json").write_text(row)
         there.save(source.load())
         finish(there)
-    (tmp_path / "checkpoint/commits/2").unlink()
-    (tmp_path / "checkpoint/commits/.2.crc").unlink()
+    forget_newest_commit(tmp_path / "checkpoint")
 
     there.save(source.load())
     finish(there)
@@ -310,7 +309,7 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
                     {"type": "pandas.CSVDataset", "filepath": "a", "credentials": "b"}
                 ]
             },
-            "/a are not known; add b: to conf/local/credentials.yml",
+            "/a are not known; add b: to credentials.yml of the environment",
         ),
         ({"function": "cold_store.nowhere.write"}, "cannot be imported"),
         ({"function": 7}, "function 7 cannot be imported"),

@@ -4,7 +4,7 @@ import json
 from decimal import Decimal
 
 import pytest
-from conftest import finish, wait_until
+from conftest import finish, forget_newest_commit, wait_until
 from databases import PASSWORD
 from kedro.io import DatasetError
 from pyspark.errors import StreamingQueryException
@@ -58,12 +58,6 @@ def stream(code, spark, postgres, table, source, tmp_path):
         return there
 
     return run
-
-
-def forget_commit(tmp_path, batch: int) -> None:
-    """Make a batch come again, as after a crash between its write and its commit."""
-    (tmp_path / f"checkpoint/commits/{batch}").unlink()
-    (tmp_path / f"checkpoint/commits/.{batch}.crc").unlink()
 
 
 # --- what a table becomes ----------------------------------------------------
@@ -195,7 +189,7 @@ def test_a_batch_that_comes_again_changes_nothing_even_for_increments(
     given = {"add": ["units"], "create": True}
     finish(stream(**given))
     finish(stream([{"sku": "A", "units": 10}], **given))
-    forget_commit(tmp_path, 1)
+    forget_newest_commit(tmp_path / "checkpoint")
 
     finish(stream(**given))
     finish(stream([{"sku": "B", "units": 1}], **given))

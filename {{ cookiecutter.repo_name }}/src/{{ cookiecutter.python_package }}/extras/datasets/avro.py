@@ -43,6 +43,15 @@ class Avro:
         self._registers = bool(registry.get("register"))
         self._registry = Registry(registry, credentials) if registry else None
 
+    def strict(
+        self, value: Column, is_deletion: Column, written: StructType | None
+    ) -> Column | None:
+        """Decode plain records so that Spark itself fails, at no cost."""
+        if self._registry:
+            return None
+        some = F.coalesce(value, F.when(~is_deletion, F.lit(b"")))
+        return from_avro(some, json.dumps(self._plain(written)), {"mode": "FAILFAST"})
+
     def parse(self, value: Column, written: StructType | None) -> Parsed:
         """Decode values natively, whichever version of the schema wrote them."""
         if self._registry:

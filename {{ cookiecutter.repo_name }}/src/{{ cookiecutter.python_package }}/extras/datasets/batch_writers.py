@@ -78,6 +78,11 @@ class DatasetWriter:
         database = {url.split(":")[1]} if url.startswith("jdbc:") else set()
         return {*getattr(self.dataset, "formats", ()), *database}
 
+    @property
+    def paths(self) -> list[str]:
+        """Every file or folder that is written here."""
+        return [str(self._config[key]) for key in PATHS & self._config.keys()]
+
     def load(self) -> Any:
         """Read what the dataset holds, as a batch."""
         if self._is_per_batch:
@@ -136,7 +141,7 @@ class DatasetWriter:
         if isinstance(name := self._config.get("credentials"), str):
             raise DatasetError(
                 f"credentials '{name}' of {self.place} are not known; add {name}: to "
-                "conf/local/credentials.yml"
+                "credentials.yml of the environment, e.g. conf/local/credentials.yml"
             )
 
     def _refuse_streams(self) -> None:

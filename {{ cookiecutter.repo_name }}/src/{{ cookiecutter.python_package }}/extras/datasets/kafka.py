@@ -47,7 +47,8 @@ def refuse_foreign(options: dict[str, Any], where: str) -> None:
         if re.search(SECRET, key, re.IGNORECASE):
             raise DatasetError(
                 f"'{key}' in {where} would be seen by everybody who reads the catalog; "
-                "put it into conf/local/credentials.yml, and name its entry there with "
+                "put it into credentials.yml of the environment (conf/kafka, or "
+                "conf/local where no --env is given), and name its entry there with "
                 "credentials: NAME"
             )
 

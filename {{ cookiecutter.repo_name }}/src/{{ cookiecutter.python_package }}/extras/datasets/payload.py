@@ -34,6 +34,10 @@ PRECISE = {
 LEFT_OUT = "malformed_messages"  # how many, in what Spark observes
 _reads = count()
 
+SENTENCE = (
+    "message %d of partition %d of topic %s cannot be read: %s; to go on without it, set "
+    "payload.malformed: drop, or keep"
+)
 TOMBSTONE = "it has no value (a tombstone)"
 EMPTY = "it is empty"
 
@@ -83,9 +87,13 @@ class Payload:
         self, messages: DataFrame, name: str, written: StructType | None
     ) -> DataFrame:
         """Return the columns of the values; what is malformed fails, or is counted."""
-        parsed = self._parsed(messages, written)
-        columns = [f"_parsed.{schemas.quoted(field)}" for field in self._fields(parsed)]
         kept = [self._kept(field) for field in self._keep]
+        strict = self._strict(written) if self.malformed == "fail" else None
+        if strict is not None:
+            parsed = messages.withColumn("_parsed", strict)
+            return parsed.select(*self._columns(parsed), *kept)
+        parsed = self._parsed(messages, written)
+        columns = self._columns(parsed)
         is_malformed = F.col("_reason").isNotNull()
         if self.malformed == "fail":
             # Not by a filter: Spark would parse a message for it, and then once more.
@@ -95,6 +103,24 @@ class Payload:
         # Spark wants another name for each time that a stream reads the entry.
         counted = parsed.observe(f"{name} {next(_reads)}", left_out)
         return counted.where(~is_malformed).select(*columns, *kept)
+
+    def _strict(self, written: StructType | None) -> Column | None:
+        """Decode so that Spark itself fails, which costs nothing, where it can.
+
+        It does not say which message it was; ``first_rejected`` finds it afterwards.
+        """
+        value = F.col("value")
+        is_deletion = value.isNull() if "key" in self._keep else F.lit(False)
+        return self._codec.strict(value, is_deletion, written)
+
+    def first_rejected(self, messages: DataFrame, written: StructType | None) -> str:
+        """Say which message is the first that cannot be read, and why; empty if none."""
+        rejected = self.rejected(messages, written)
+        found = rejected.orderBy("topic", "partition", "offset").first()
+        if found is None:
+            return ""
+        where = (found.offset, found.partition, found.topic)
+        return SENTENCE % (*where, found.reason)
 
     def rejected(self, messages: DataFrame, written: StructType | None) -> DataFrame:
         """Return the messages that ``decode`` leaves out, as they came, and why."""
@@ -127,6 +153,9 @@ class Payload:
         is_text = field == "key" and self.format != "binary"
         column = F.col(field).cast("string") if is_text else F.col(field)
         return column.alias(f"message_{field}")
+
+    def _columns(self, parsed: DataFrame) -> list[str]:
+        return [f"_parsed.{schemas.quoted(field)}" for field in self._fields(parsed)]
 
     def _fields(self, parsed: DataFrame) -> list[str]:
         struct = parsed.schema["_parsed"].dataType
@@ -176,13 +205,28 @@ class _Text:
         self._schema = schema
         self._options = options
 
-    def parse(self, value: Column, written: StructType | None) -> Parsed:
+    def strict(
+        self, value: Column, is_deletion: Column, written: StructType | None
+    ) -> Column | None:
+        schema = self._struct(written)
+        if self._format != "json" or not all(field.nullable for field in schema):
+            return None
+        text = F.nullif(value.cast("string"), F.lit(""))
+        broken = F.lit("{")  # in place of nothing, so that it fails
+        some = F.coalesce(text, F.when(~is_deletion, broken))
+        return F.from_json(some, schema, {**_texts(self._options), "mode": "FAILFAST"})
+
+    def _struct(self, written: StructType | None) -> StructType:
         schema = schemas.struct_of(schemas.loaded(self._schema) or written or "")
         if not schema.fields:
             raise DatasetError(
                 f"payload.format {self._format} needs a schema to read messages by; "
                 "add schema: sku STRING, units INT under payload"
             )
+        return schema
+
+    def parse(self, value: Column, written: StructType | None) -> Parsed:
+        schema = self._struct(written)
         read = F.from_json if self._format == "json" else F.from_csv
         nullable = [StructField(f.name, f.dataType) for f in schema]
         whole = StructType([*nullable, StructField(schemas.MARK, StringType())])
@@ -218,6 +262,9 @@ class _Bare:
         self._type = "string" if format == "text" else "binary"
         self._format = format
         self._schema = schema
+
+    def strict(self, *_: Any) -> None:
+        return None
 
     def parse(self, value: Column, written: StructType | None) -> Parsed:
         schema = schemas.loaded(self._schema)
@@ -260,12 +307,8 @@ def nested_in_csv(schema: StructType, instead: str) -> Iterator[str]:
 
 def _failure() -> Column:
     """Stop the stream, and say which message it was."""
-    sentence = (
-        "message %d of partition %d of topic %s cannot be read: %s; to go on without it, "
-        "set payload.malformed: drop, or keep"
-    )
     return F.raise_error(
-        F.format_string(sentence, "offset", "partition", "topic", "_reason")
+        F.format_string(SENTENCE, "offset", "partition", "topic", "_reason")
     )
 
 

@@ -1,5 +1,6 @@
 """A folder, a topic or a table as a stream."""
 
+import json
 import logging
 import re
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ FORGETFUL_SINKS = {"console", "memory", "noop"}  # nothing there to be written t
 ONLY_SOURCES = {"binaryfile", "rate", "rate-micro-batch", "socket"}
 FIXED_SCHEMA = {"binaryfile", "text"}
 GLOB = re.compile(r"[*?\[{]")
+EARLIEST = -2  # as an offset
 MESSAGE_COLUMNS = {"key", "value", "topic", "partition", "headers"}
 
 
@@ -285,7 +287,12 @@ class SparkStreamingDataset(StreamSink):
     def formats(self) -> set[str]:
         """The formats that Spark must know, some of which come in packages."""
         avro = {"avro"} if self._payload and self._payload.format == "avro" else set()
-        return {self.file_format, *avro}
+        return {self.file_format, *avro, *super().formats}
+
+    @property
+    def paths(self) -> list[str]:
+        """Every file or folder that is read or written here."""
+        return [*super().paths, *([self.filepath] if self.filepath else [])]
 
     def outgoing(self, rows: DataFrame) -> DataFrame:
         """Turn rows into what Spark's writer wants: messages, if there is a payload."""
@@ -360,6 +367,19 @@ class SparkStreamingDataset(StreamSink):
                 f"headers are sent, and {what}; "
                 "add payload: {format: json}"
             )
+
+    def first_malformed(self, begin: dict[str, Any], end: dict[str, Any]) -> str:
+        """Say which message between two offsets of Kafka's is the first to be malformed."""
+        if self._payload is None:
+            return ""
+        begin = {  # a partition that is new begins with its earliest message
+            topic: {p: begin.get(topic, {}).get(p, EARLIEST) for p in partitions}
+            for topic, partitions in end.items()
+        }
+        entry = copy(self)
+        entry._payload = None
+        span = {"startingOffsets": json.dumps(begin), "endingOffsets": json.dumps(end)}
+        return self._payload.first_rejected(entry.as_table(**span), None)
 
     def as_table(self, **options: Any) -> DataFrame:
         """Read what is there now, and not as a stream."""

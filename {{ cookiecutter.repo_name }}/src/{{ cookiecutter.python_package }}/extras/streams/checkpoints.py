@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
@@ -39,14 +40,31 @@ def position(checkpoint: str) -> Position:
     """Read off a checkpoint how far its stream came; it may be moving meanwhile."""
     found = Position(latest(f"{checkpoint}/offsets"), latest(f"{checkpoint}/commits"))
     with suppress(ValueError, OSError):
-        text = at(f"{checkpoint}/offsets/{found.planned}").read() or ""
-        _, head, *offsets = text.split("\n")
-        found.settings = json.loads(head).get("conf", {})
-        found.offsets = [json.loads(o) for o in offsets if o not in ("", "-")]
+        found.settings, found.offsets = _offsets(checkpoint, found.planned)
     with suppress(OSError):
         commit = at(f"{checkpoint}/commits/{found.committed}")
         found.committed_at = commit.changed_at() if commit.exists() else None
     return found
+
+
+def _offsets(checkpoint: str, batch: int | None) -> tuple[dict[str, str], list[Any]]:
+    """Return the settings of a batch, and where each source is at its end."""
+    text = at(f"{checkpoint}/offsets/{batch}").read() or ""
+    _, head, *offsets = text.split("\n")
+    there = [json.loads(offset) for offset in offsets if offset not in ("", "-")]
+    return json.loads(head).get("conf", {}), there
+
+
+def unfinished(checkpoint: str) -> Iterator[tuple[Any, Any]]:
+    """Return, for each source, where the batch that was not finished begins and ends."""
+    found = position(checkpoint)
+    for number, end in enumerate(found.offsets):
+        if found.committed is None:  # where Kafka's messages were when it first started
+            text = at(f"{checkpoint}/sources/{number}/0").read() or ""
+            begin = json.loads(text.partition("\n")[2])
+        else:
+            begin = _offsets(checkpoint, found.committed)[1][number]
+        yield begin, end
 
 
 def state_bytes(checkpoint: str) -> int:

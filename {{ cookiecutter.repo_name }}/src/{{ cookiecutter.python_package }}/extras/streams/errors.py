@@ -21,6 +21,7 @@ FINAL = re.compile(
     r"|RecordTooLargeException|KafkaIllegalStateException|SparkRuntimeException"
     r"|IncompatibleSchemaException"
 )
+MALFORMED = re.compile("MALFORMED_RECORD|Malformed records are detected")
 EXTERNAL = "DATA_SOURCE_EXTERNAL_ERROR"
 PASSING = "ConnectionError"  # the one exception of Python code that a retry may mend
 SECRET_VALUE = re.compile(rf"((?:{SECRET})\s*[=:]\s*)[^\s&,;]+", re.IGNORECASE)
@@ -100,6 +101,8 @@ def is_final(error: BaseException | None) -> bool:
         is_java = isinstance(error, Py4JJavaError)
         trace = str(error) if is_java else getattr(error, "_stackTrace", "")
         classes = CLASSES.findall(trace)
+        if MALFORMED.search(str(error)):
+            return True
         if EXTERNAL in trace:  # a store's trouble, which Spark calls an analysis
             classes = [c for c in classes if not c.endswith("AnalysisException")]
         if any(map(FINAL.search, classes)):

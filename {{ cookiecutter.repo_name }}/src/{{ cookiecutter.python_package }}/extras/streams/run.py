@@ -44,6 +44,7 @@ class StreamsRun:
         self._starts_spark = not session.is_running()
         try:
             self._start_spark()
+            checks.refuse(checks.silent_stores(self._topology))
             self._make_folders_between_streams()
             checks.refuse(
                 [
@@ -76,6 +77,7 @@ class StreamsRun:
                     self._topology.upstream[name],
                     self._topology.watched_by(name),
                     self._settings,
+                    self._topology.streaming_sources_of(name),
                 )
                 for name, sink in self.streams.items()
             ]

@@ -9,10 +9,10 @@ from kedro.io import DatasetError
 from py4j.protocol import Py4JJavaError
 from pyspark.sql.streaming import StreamingQuery
 
-from ..datasets import HeldBack, StreamSink
+from ..datasets import HeldBack, SparkStreamingDataset, StreamSink
 from . import checkpoints, locks
-from .errors import TROUBLE, first_sentence, is_final, is_sparks
-from .files import at
+from .errors import MALFORMED, TROUBLE, first_sentence, is_final, is_sparks
+from .files import at, is_remote
 from .reports import Batch, Reports
 from .session import shown
 from .settings import RunSettings
@@ -32,6 +32,7 @@ class Stream:
         upstream: set[str],
         folders: list[str],
         settings: RunSettings,
+        sources: list[SparkStreamingDataset],
     ) -> None:
         self.name = str(sink.name)
         self.upstream = upstream  # the streams that write what this one reads
@@ -43,6 +44,7 @@ class Stream:
         self._sink = sink
         self._checkpoint = sink.checkpoint
         self._settings = settings
+        self._sources = sources
         self._query: StreamingQuery | None = None
         self.run_id = ""  # of the query; another one after each restart
         self._failures = 0
@@ -53,6 +55,9 @@ class Stream:
         self._backlog = checkpoints.Backlog(str(sink.checkpoint), self._folders)
         self._files_behind: int | None = None
         self._next_count = 0.0
+        places = [*self._folders, str(sink.checkpoint)]
+        self._pays_for_calls = any(map(is_remote, places))
+        self._next_progress = 0.0
         self._misses_folder = False
         self._progress: dict[str, Any] = {}
 
@@ -105,7 +110,8 @@ class Stream:
         if not self._folders:
             return self.batch.messages_behind if self.batch else None
         if time.monotonic() > self._next_count:
-            self._next_count = time.monotonic() + LAG_EVERY
+            pause = float("inf") if self._pays_for_calls else LAG_EVERY
+            self._next_count = time.monotonic() + pause  # a batch ends it
             with suppress(*TROUBLE):
                 count = self._backlog.count()
                 self._files_behind = count[1] if count else None
@@ -136,6 +142,8 @@ class Stream:
         # Of Python code that calls Spark or a dataset: what they say, not who called.
         said = is_sparks(failure) or isinstance(failure, DatasetError)
         self.reason = first_sentence(failure if failure and said else error)
+        if MALFORMED.search(self.reason):
+            self.reason = self._first_malformed() or self.reason
         restart = self._settings.restart
         self.has_failed = not self._lacks_a_folder() and (
             is_final(error) or is_final(self._sink.failure)
@@ -156,8 +164,21 @@ class Stream:
             f"{wait:g} seconds: {self.reason}"
         )
 
+    def _first_malformed(self) -> str:
+        """Find the message that Spark could not read; it does not say which it was."""
+        with suppress(Exception):  # Kafka may be gone; then Spark's words must do
+            for begin, end in checkpoints.unfinished(str(self._checkpoint)):
+                for source in self._sources:
+                    named = set(source.topics)
+                    if source.is_kafka and (not named or set(end) <= named):
+                        if sentence := source.first_malformed(begin, end):
+                            return sentence
+        return ""
+
     def _lacks_a_folder(self) -> bool:
         """Whether a source is gone, of which Spark speaks in riddles, and may come back."""
+        if self._pays_for_calls:
+            return False
         with suppress(*TROUBLE):
             return not all(at(folder).exists() for folder in self._folders)
         return False
@@ -225,7 +246,8 @@ class Stream:
         if self._lock:
             with suppress(*TROUBLE):  # a full disk is for the query to fail by
                 self._lock.renew()
-                self._write_progress()
+                if time.monotonic() > self._next_progress:
+                    self._write_progress()
 
     def _notice_missing_folder(self) -> None:
         """Say that a source is gone, and that it is back; Spark takes it for empty."""
@@ -243,6 +265,7 @@ class Stream:
     def unlock(self) -> None:
         """Let the next run begin at once."""
         if self._lock:
+            self._next_progress = 0.0
             self.beat()
             with suppress(*TROUBLE):
                 self._lock.release()
@@ -258,3 +281,5 @@ class Stream:
                 str(self._checkpoint), checkpoints.PROGRESS, progress
             )
             self._progress = progress
+            if self._pays_for_calls:
+                self._next_progress = time.monotonic() + locks.SIGN
