@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyspark
 import pytest
-from servers import free_port
-from shell import ok
+from servers import DOWNLOADS, free_port, one_at_a_time
+from shell import ok, sh, wait_until
 
 USER, PASSWORD = "clerk", "cold-as-ice-7"
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
@@ -92,3 +95,147 @@ def postgres() -> Iterator[Postgres]:
             server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+# --- Cassandra ---------------------------------------------------------------
+
+CASSANDRA = "5.0.9"
+SETTINGS = """\
+cluster_name: tests
+num_tokens: 1
+partitioner: org.apache.cassandra.dht.Murmur3Partitioner
+endpoint_snitch: SimpleSnitch
+commitlog_sync: periodic
+commitlog_sync_period: 10s
+listen_address: 127.0.0.1
+rpc_address: 127.0.0.1
+storage_port: {storage}
+native_transport_port: {native}
+data_file_directories: ["{folder}/data"]
+commitlog_directory: {folder}/commitlog
+saved_caches_directory: {folder}/caches
+hints_directory: {folder}/hints
+cdc_raw_directory: {folder}/cdc
+seed_provider:
+  - class_name: org.apache.cassandra.locator.SimpleSeedProvider
+    parameters: [{{seeds: "127.0.0.1:{storage}"}}]
+"""
+# What Cassandra needs to see of Java's own modules, as its start script says.
+EXPORTS = [
+    "java.base/java.lang.ref",
+    "java.base/java.lang.reflect",
+    "java.base/jdk.internal.misc",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.management.rmi/com.sun.jmx.remote.internal.rmi",
+    "java.rmi/sun.rmi.registry",
+    "java.rmi/sun.rmi.server",
+    "java.rmi/sun.rmi.transport.tcp",
+    "java.sql/java.sql",
+    "jdk.unsupported/sun.misc",
+]
+OPENS = [
+    "java.base/java.io",
+    "java.base/java.lang",
+    "java.base/java.lang.module",
+    "java.base/java.lang.reflect",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.loader",
+    "java.base/jdk.internal.math",
+    "java.base/jdk.internal.module",
+    "java.base/jdk.internal.ref",
+    "java.base/jdk.internal.reflect",
+    "java.base/jdk.internal.util.jar",
+    "java.base/sun.nio.ch",
+    "jdk.management/com.sun.management.internal",
+]
+
+
+class Cassandra:
+    """A node of its own; a Spark with the connector's package talks to it."""
+
+    def __init__(self, port: int, spark: Any) -> None:
+        self.port = port
+        jvm = spark._jvm
+        address = jvm.java.net.InetSocketAddress("127.0.0.1", port)
+        driver = jvm.com.datastax.oss.driver.api.core.CqlSession
+        builder = driver.builder().addContactPoint(address)
+        self._session = builder.withLocalDatacenter("datacenter1").build()
+
+    def do(self, *statements: str) -> None:
+        for statement in statements:
+            self._session.execute(statement)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        found = self._session.execute(query).all()
+        return [
+            tuple(row.getObject(i) for i in range(row.getColumnDefinitions().size()))
+            for row in found
+        ]
+
+    def close(self) -> None:
+        self._session.close()
+
+
+@contextmanager
+def cassandra(folder: Path, spark: Any) -> Iterator[Cassandra]:
+    """Start Cassandra, if its jars can be had."""
+    jars = _cassandra_jars()
+    native = free_port()
+    settings = SETTINGS.format(storage=free_port(), native=native, folder=folder)
+    (folder / "cassandra.yaml").write_text(settings)
+    log = folder / "log"
+    process = subprocess.Popen(
+        [
+            "java",
+            *("-Xmx512m", "-XX:TieredStopAtLevel=1", "-Dcassandra-foreground=yes"),
+            *(f"--add-exports={package}=ALL-UNNAMED" for package in EXPORTS),
+            *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENS),
+            "-Djdk.attach.allowAttachSelf=true",
+            f"-Dcassandra.config=file://{folder}/cassandra.yaml",
+            f"-Dcassandra.storagedir={folder}",
+            *("-cp", f"{jars}/*", "org.apache.cassandra.service.CassandraDaemon"),
+        ],
+        cwd=folder,
+        stdout=log.open("w"),
+        stderr=subprocess.STDOUT,
+        env={k: v for k, v in os.environ.items() if k != "JAVA_TOOL_OPTIONS"},
+    )
+    try:
+        wait_until(lambda: _answers(native) or process.poll() is not None, "Cassandra")
+        assert process.poll() is None, log.read_text()[-4000:]
+        node = Cassandra(native, spark)
+        try:
+            yield node
+        finally:
+            node.close()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _cassandra_jars() -> Path:
+    """Download Cassandra's jars by the Ivy that pyspark brings, once."""
+    jars = DOWNLOADS / f"cassandra-{CASSANDRA}"
+    with one_at_a_time():
+        if not (jars / "complete").exists():
+            (ivy,) = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
+            done = sh(
+                *("java", "-jar", ivy, "-cache", DOWNLOADS / "ivy-cassandra"),
+                *("-dependency", "org.apache.cassandra", "cassandra-all", CASSANDRA),
+                *("-confs", "default", "-retrieve"),
+                f"{jars}/[artifact]-[revision](-[classifier]).[ext]",
+            )
+            if not list(jars.glob(f"cassandra-all-{CASSANDRA}.jar")):
+                pytest.skip(f"Cassandra's jars cannot be had: {done.stdout[-300:]}")
+            (jars / "complete").touch()
+    return jars

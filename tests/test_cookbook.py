@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import servers
 import yaml
-from conftest import Project, ok
+from conftest import Project, forget_newest_commit, ok
 
 RECIPE = re.compile(
     r"^## (\w+): .*?```yaml\n(.*?)```.*?```python\n(.*?)```", re.DOTALL | re.MULTILINE
@@ -164,7 +164,8 @@ def test_malformed_messages_are_replayed_as_they_came(cooked, pristine, tmp_path
 def stored(pristine, postgres, tmp_path_factory):
     """A project with all recipes of sinks, run twice: the second time for a new file."""
     project = pristine.copy(tmp_path_factory.mktemp("sinks"))
-    names = [name for name in recipes(project, SINKS) if name != "tidy_tables"]
+    apart = ("tidy_tables", "in_cassandra")
+    names = [name for name in recipes(project, SINKS) if name not in apart]
     add(project, names, SINKS, "base")
     credentials = {"warehouse": postgres.credentials}
     file = project.folder / "conf/local/credentials.yml"
@@ -232,3 +233,29 @@ def test_tables_are_tidied_by_an_ordinary_pipeline(stored, spark, tmp_path):
     done = {row.operation for row in history}
     assert {"OPTIMIZE", "VACUUM END"} <= done
     assert spark.read.format("iceberg").load(iceberg).count() == before
+
+
+def test_a_replay_into_cassandra_is_harmless(pristine, cassandra, tmp_path):
+    project = pristine.copy(tmp_path)
+    page = (project.folder / "docs/cookbook.md").read_text()
+    cassandra.do(
+        *re.findall(r"^CREATE (?:KEYSPACE|TABLE) .*(?=;$)", page, re.MULTILINE)
+    )
+    add(project, ["in_cassandra"], SINKS, "base")
+    project.edit("conf/base/catalog.yml", ("port: 9042", f"port: {cassandra.port}"))
+    run = "--pipelines=in_cassandra"
+    project.run(run)
+    deliveries = cassandra.rows("SELECT sku, new_stock FROM shop.deliveries")
+    totals = cassandra.rows("SELECT sku, units FROM shop.units")
+    for stream in ("deliveries_in_cassandra", "units_in_cassandra"):
+        forget_newest_commit(project.checkpoint(stream))
+
+    project.run(run)
+
+    units: Counter[str] = Counter()
+    for sku, new_stock in deliveries:
+        units[sku] += new_stock
+    assert dict(totals) == units and units
+    again = cassandra.rows("SELECT sku, new_stock FROM shop.deliveries")
+    assert sorted(again) == sorted(deliveries)
+    assert sorted(cassandra.rows("SELECT sku, units FROM shop.units")) == sorted(totals)
