@@ -40,6 +40,8 @@ def main(chosen: list[str]) -> int:
         "supervisor": against_a_bare_wait,
         "stop": time_to_stop,
         "messages": messages,
+        "store": calls_to_a_store,
+        "sinks": one_read_many_sinks,
     }
     file = HERE / "results.json"
     results = json.loads(file.read_text()) if file.exists() else {}
@@ -361,6 +363,74 @@ def decoded(what: str, speeds: dict[str, float], least: float = 0.0) -> dict:
         ratio >= least,
         f"{speeds['ours']:,.0f} against {speeds['by hand']:,.0f}",
     )
+
+
+# --- an object store ---------------------------------------------------------
+
+STORE = {  # what is counted, and how many calls a batch may make at most
+    "defaults": ("Spark's defaults", None),
+    "files": ("conf/s3", 80),
+    "shared_disk": ("conf/s3, checkpoints on a shared disk", 37),
+    "micro_batches": ("conf/s3, MicroBatchDataset of parquet files", None),
+    "delta": ("conf/s3, Delta", None),
+    "iceberg": ("conf/s3, Iceberg", None),
+}
+
+
+def calls_to_a_store(scratch: Path) -> list[dict]:
+    """Calls of a batch that reads a file and writes one, by a counting proxy."""
+    readings = make_readings(scratch / "tiny", files=1, rows=10)
+    measured = measured_by("store.py", new_project(scratch / "store", readings))
+    an_hour = {
+        name: sum(m["calls"].values()) * 3600 / m["seconds"]
+        for name, m in measured.items()
+    }
+    rows = []
+    for name, (what, most) in STORE.items():
+        calls, batches = measured[name]["calls"], measured[name]["batches"]
+        a_batch = sum(calls.values()) / batches
+        kinds = ", ".join(f"{n / batches:.1f} {k}" for k, n in sorted(calls.items()))
+        row = result(
+            f"calls to S3 a batch: {what}",
+            a_batch,
+            f"at most {most}" if most else "reported",
+            most is None or a_batch <= most,
+            f"{kinds}; {an_hour[name]:,.0f} an hour",
+        )
+        rows.append(row)
+    share = an_hour["files"] / an_hour["defaults"]
+    rows.append(
+        result(
+            "calls to S3 an hour: conf/s3 against Spark's defaults",
+            share,
+            "at most 0.1",
+            share <= 0.1,
+            f"{an_hour['files']:,.0f} against {an_hour['defaults']:,.0f}",
+        )
+    )
+    return rows
+
+
+# --- one read, many sinks ----------------------------------------------------
+
+
+def one_read_many_sinks(scratch: Path) -> list[dict]:
+    """What several sinks of the same rows read, as streams and as datasets of one."""
+    readings = make_readings(scratch / "large", files=8, rows=100_000)
+    measured = measured_by("sinks.py", new_project(scratch / "sinks", readings))
+    rows = []
+    for count, ways in measured.items():
+        (apart, apart_s), (together, together_s) = ways["streams"], ways["datasets"]
+        row = result(
+            f"megabytes read for {count} sinks: one MicroBatchDataset against streams",
+            together / apart,
+            "reported",
+            True,
+            f"{together:.0f} MB in {together_s:.1f} s against {apart:.0f} MB in "
+            f"{apart_s:.1f} s",
+        )
+        rows.append(row)
+    return rows
 
 
 # --- what they share ---------------------------------------------------------

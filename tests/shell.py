@@ -39,7 +39,8 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.1)
 
 
-def fetch(url: str) -> str:
+def fetch(url: str, accept: str = "*/*") -> str:
     """Return a page that a server of this machine shows."""
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    request = urllib.request.Request(url, headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read().decode()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kedro.config import MissingConfigException
 from kedro.framework.context import KedroContext
 from kedro.framework.hooks import hook_impl
 from kedro.io import CatalogProtocol, DataCatalog, DatasetError
@@ -19,7 +20,8 @@ class SparkHooks:
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
         """Remember the settings; no Java process starts here."""
-        session.configure(context.config_loader["spark"], context.project_path)
+        settings = context.config_loader["spark"]
+        session.configure(settings, context.project_path, _secrets(context, settings))
 
     @hook_impl
     def before_pipeline_run(self, pipeline: Pipeline, catalog: DataCatalog) -> None:
@@ -97,3 +99,17 @@ def _give_credentials(datasets: Any, credentials: dict[str, Any]) -> None:
         if isinstance(config, dict) and isinstance(config.get("credentials"), str):
             name = config["credentials"]
             config["credentials"] = credentials.get(name, name)
+
+
+def _secrets(context: KedroContext, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the credentials that ``spark.yml`` names, if it names any."""
+    name = settings.get(session.CREDENTIALS)
+    if not name:
+        return {}
+    try:
+        return context.config_loader["credentials"][name]
+    except (KeyError, MissingConfigException) as error:
+        raise StreamsError(
+            f"spark.yml names the credentials '{name}', which are not there; add "
+            f"{name}: to conf/{context.env or 'local'}/credentials.yml"
+        ) from error

@@ -2,6 +2,7 @@
 
 from {{ cookiecutter.python_package }}.extras.streams.session import (
     cores,
+    hadoop_package,
     spark_package,
 )
 from {{ cookiecutter.python_package }}.hooks import (
@@ -18,5 +19,9 @@ CONFIG_LOADER_ARGS = {
     # An environment adds to base's settings, key by key, instead of replacing them.
     "merge_strategy": {"spark": "soft", "parameters": "soft"},
     # What conf/base/spark.yml may ask for: {% raw %}${cores:}, ${spark_package:spark-avro}{% endraw %}
-    "custom_resolvers": {"cores": cores, "spark_package": spark_package},
+    "custom_resolvers": {
+        "cores": cores,
+        "hadoop_package": hadoop_package,
+        "spark_package": spark_package,
+    },
 }

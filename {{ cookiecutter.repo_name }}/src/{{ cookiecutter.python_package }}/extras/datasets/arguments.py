@@ -161,6 +161,11 @@ def absolute(path: str) -> str:
     return os.path.abspath(project_path() / path)
 
 
+def stores(*paths: str) -> set[str]:
+    """Return the stores that paths are in, e.g. ``s3a``."""
+    return {path.partition(":")[0] for path in paths if is_remote(path)}
+
+
 def _interval(text: str) -> str:
     if re.match(r"(interval\s+)?-", text):
         raise DatasetError(

@@ -96,21 +96,27 @@ class MicroBatchDataset(StreamSink):
 
     def hazards(self) -> Iterator[str]:
         """Find what is legal, but hurts when a batch is replayed."""
-        for writer in self._writers:
-            if isinstance(writer, DatasetWriter):
-                yield from writer.hazards(self.output_mode)
+        for writer in self._dataset_writers:
+            yield from writer.hazards(self.output_mode)
 
     def unstorable(self, schema: StructType) -> Iterator[str]:
         """Find what would fail with the first batch."""
-        for writer in self._writers:
-            if isinstance(writer, DatasetWriter):
-                yield from writer.problems(schema)
+        for writer in self._dataset_writers:
+            yield from writer.problems(schema)
 
     @property
     def formats(self) -> set[str]:
         """The formats that Spark must know, some of which come in packages."""
-        ours = [w for w in self._writers if isinstance(w, DatasetWriter)]
-        return set().union(*[writer.formats for writer in ours])
+        return super().formats.union(*[d.formats for d in self._dataset_writers])
+
+    @property
+    def paths(self) -> list[str]:
+        """Every file or folder that is read or written here."""
+        return [*super().paths, *[p for d in self._dataset_writers for p in d.paths]]
+
+    @property
+    def _dataset_writers(self) -> list[DatasetWriter]:
+        return [w for w in self._writers if isinstance(w, DatasetWriter)]
 
     def _start(self, writer: DataStreamWriter) -> StreamingQuery:
         return self._start_gated(writer, self._write_everywhere)
@@ -131,10 +137,9 @@ class MicroBatchDataset(StreamSink):
         return isinstance(first, DatasetWriter) and first.exists()
 
     def _describe(self) -> dict[str, Any]:
-        datasets = [w.describe() for w in self._writers if isinstance(w, DatasetWriter)]
         return {
             "writes": self.place,
-            "datasets": datasets,
+            "datasets": [writer.describe() for writer in self._dataset_writers],
             "output_mode": self.output_mode,
             "checkpoint": self.checkpoint,
         }

@@ -86,8 +86,13 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
 
     @property
     def formats(self) -> set[str]:
-        """The formats that Spark must know, some of which come in packages."""
-        return set()
+        """The formats and stores that Spark must know, some of which come in packages."""
+        return arguments.stores(*self.paths)
+
+    @property
+    def paths(self) -> list[str]:
+        """Every file or folder that is read or written here."""
+        return [self.checkpoint] if self.checkpoint else []
 
     def unstorable(self, schema: StructType) -> Iterator[str]:
         """Find columns that there is no place for."""

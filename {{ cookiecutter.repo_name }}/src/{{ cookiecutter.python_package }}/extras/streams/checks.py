@@ -1,5 +1,6 @@
 """All that must hold before a stream starts; each check is one small function."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -16,10 +17,15 @@ from pyspark.sql import SparkSession
 
 from ..datasets import SparkStreamingDataset, StreamSink, kafka
 from . import checkpoints, locks, plans
-from .errors import StreamsError, first_sentence, listed
+from .errors import TROUBLE, StreamsError, first_sentence, listed
+from .files import Hadoop, is_remote
 from .topology import Topology
 
 Streams = dict[str, StreamSink]
+
+# What stores say, in Java's words and in S3's.
+WRONG_KEY = re.compile("AccessDenied|403|Forbidden|SignatureDoesNotMatch|InvalidAccess")
+NO_BUCKET = re.compile("NoSuchBucket|UnknownStore|(?i:bucket does not exist)")
 
 
 def refuse(problems: Iterable[str]) -> None:
@@ -99,6 +105,34 @@ def _refuse_stream_into_batch(dataset: Any) -> None:
             "end; use extras.datasets.SparkStreamingDataset, or put the dataset inside "
             "extras.datasets.MicroBatchDataset to save each batch with it"
         )
+
+
+def silent_stores(topology: Topology) -> Iterator[str]:
+    """Find buckets and file systems that do not answer, or that refuse us."""
+    entries = {**topology.sources, **topology.streams}.values()
+    paths = {path for entry in entries for path in entry.paths if is_remote(path)}
+    for root in sorted({"/".join(path.split("/")[:3]) for path in paths}):
+        try:
+            Hadoop(f"{root}/").ask()
+        except TROUBLE as error:
+            yield f"{root}: {_refused(first_sentence(error), root)}"
+
+
+def _refused(text: str, root: str) -> str:
+    if WRONG_KEY.search(text):
+        return (
+            "the store refuses the keys; correct fs.s3a.access.key and "
+            f"fs.s3a.secret.key in the environment's credentials.yml ({text})"
+        )
+    if NO_BUCKET.search(text):
+        return (
+            f"there is no bucket {root.rpartition('/')[2]}; make it, or correct bucket "
+            "in conf/s3/globals.yml"
+        )
+    return (
+        f"the store does not answer ({text}); correct fs.s3a.endpoint in the "
+        "environment's credentials.yml, or try later"
+    )
 
 
 def before_nodes(spark: SparkSession, topology: Topology) -> list[str]:

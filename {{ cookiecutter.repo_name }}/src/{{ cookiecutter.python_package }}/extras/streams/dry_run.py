@@ -52,6 +52,9 @@ def dry_run(
 def _check_plans(
     spark: SparkSession, topology: Topology, found: Findings, empty: str
 ) -> None:
+    if silent := list(checks.silent_stores(topology)):
+        found.problems += silent
+        return  # nothing else can be seen
     problems = checks.before_nodes(spark, topology)
     described = _Description(topology, empty)
     streams = described.streams

@@ -13,6 +13,7 @@ from pyspark.sql.types import TimestampType
 
 from ..datasets import SparkStreamingDataset
 from . import checks
+from .files import is_remote
 from .session import get_spark
 from .topology import Topology
 
@@ -78,8 +79,12 @@ def _send(rows: DataFrame, target: SparkStreamingDataset) -> None:
 
 def _drop_file(rows: DataFrame, target: SparkStreamingDataset) -> None:
     """Write a file elsewhere and move it, so that no stream sees half of it."""
-    folder = Path(str(target.filepath))
     options = {k: v for k in FILE_OPTIONS if (v := target.reader_option(k))}
+    if is_remote(str(target.filepath)):
+        writer = rows.write.format(target.file_format).options(**options)
+        writer.mode("append").save(target.filepath)  # Spark moves it there by itself
+        return
+    folder = Path(str(target.filepath))
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         rows.write.format(target.file_format).options(**options).save(f"{scratch}/rows")
         part = next(Path(scratch).glob("rows/part-*"))

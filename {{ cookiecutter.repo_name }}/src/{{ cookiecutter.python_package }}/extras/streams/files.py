@@ -101,6 +101,10 @@ class Hadoop:
         folders = [e.getPath().getName() for e in self._entries() if e.isDirectory()]
         return any(name[0] not in "._" for name in folders)
 
+    def ask(self) -> None:
+        """Raise an error if the store does not let us look into it."""
+        self._files.listStatusIterator(self._path).hasNext()
+
     def _entries(self) -> list[Any]:
         return list(self._files.listStatus(self._path)) if self.exists() else []
 

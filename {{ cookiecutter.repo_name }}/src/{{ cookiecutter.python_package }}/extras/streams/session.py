@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -29,6 +30,7 @@ JAVA_ADVICE = (
     f"openjdk-{JAVA}-jre-headless; macOS: brew install openjdk@{JAVA}; "
     "conda: conda install openjdk) and, if it is not on the PATH, set JAVA_HOME"
 )
+CREDENTIALS = "credentials"  # the key of spark.yml that names some
 PACKAGES = "spark.jars.packages"
 LISTS = (PACKAGES, "spark.sql.extensions")  # several formats share them
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -49,6 +51,7 @@ class _State:
     """What the hooks handed over, and the session made of it."""
 
     settings: dict[str, Any] = {}
+    secrets: dict[str, Any] = {}
     project_path: Path | None = None
     started: SparkContext | None = None
     launched = False  # whether the JVM is ours, too
@@ -57,9 +60,12 @@ class _State:
     lock = RLock()
 
 
-def configure(settings: dict[str, Any], project_path: Path) -> None:
-    """Remember ``spark.yml``; nothing starts yet."""
-    _State.settings = settings
+def configure(
+    settings: dict[str, Any], project_path: Path, secrets: dict[str, Any] | None = None
+) -> None:
+    """Remember ``spark.yml``, and the credentials it names; nothing starts yet."""
+    _State.settings = {k: v for k, v in settings.items() if k != CREDENTIALS}
+    _State.secrets = secrets or {}
     _State.project_path = project_path
 
 
@@ -110,6 +116,7 @@ def get_spark(*formats: str) -> SparkSession:
         session = SparkSession.builder.getOrCreate()
         if running not in (_State.started, _State.warned_about):
             _adapt(session)
+            _hand_over_secrets(session)
             _State.warned_about = running
         return session
 
@@ -144,6 +151,13 @@ def warehouse(session: SparkSession) -> str:
 def spark_package(artifact: str) -> str:
     """Return the coordinates of a Spark module, of the installed pyspark's version."""
     return f"org.apache.spark:{artifact}_2.13:{__version__}"
+
+
+def hadoop_package(artifact: str) -> str:
+    """Return the coordinates of a Hadoop module, of the version that pyspark brings."""
+    jars = Path(find_spec("pyspark").origin or "").parent / "jars"  # type: ignore[union-attr]
+    (client,) = jars.glob("hadoop-client-api-*.jar")
+    return f"org.apache.hadoop:{artifact}:{client.stem.rpartition('-')[2]}"
 
 
 def cores() -> int:
@@ -182,6 +196,7 @@ def _start(settings: dict[str, Any]) -> SparkSession:
         logging.getLogger().addFilter(_is_not_py4j)
     # It prints, as one line of JSON, the Java trace of what is said in a sentence.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    _hand_over_secrets(session)
     _State.started = session.sparkContext
     logger.info("Spark %s started, UI at %s", session.version, _ui(session))
     return session
@@ -212,6 +227,13 @@ def _announce_download(packages: str) -> None:
             " and ".join(missing),
             ivy_folder(),
         )
+
+
+def _hand_over_secrets(session: SparkSession) -> None:
+    """Tell Hadoop once it runs: settings of Spark's are on a command line, and shown."""
+    files = session.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    for key, value in _State.secrets.items():
+        files.set(key, _text(value))
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:

@@ -1,0 +1,179 @@
+"""Calls to an object store, counted by a proxy in front of a real S3 server.
+
+Takes the folder of a generated project; the last line it prints is JSON: for each
+setting what was called, during how many batches and seconds. A stream reads a file a
+batch and stores its rows. Nothing but what is counted differs, and every setting keeps
+ten batches in its logs, so that deleting old ones, which belongs to every batch, begins
+early.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
+from bench_project.extras.streams.session import hadoop_package
+from object_store import BUCKET, Proxy, object_store
+from pyspark.sql import SparkSession
+from run import KEDRO, PACKAGE, await_, kedro_run, say
+
+WARM_UP, MEASURED = 15, 5  # batches
+SCHEMA = "sensor_id STRING, value DOUBLE, read_at TIMESTAMP"
+READING = "sensor_id,value,read_at\ns1,4.0,2026-03-02T08:00:00Z\n"
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
+PIPELINE = """\
+from kedro.pipeline import Node, Pipeline
+
+
+def create_pipeline():
+    return Pipeline([Node(lambda rows: rows, "raw.sensor", "copied", name="copy")])
+"""
+STREAM = {
+    "type": f"{PACKAGE}.extras.datasets.SparkStreamingDataset",
+    "save_args": {"checkpoint": "${globals:checkpoints}/copied", "trigger": "1 minute"},
+}
+BATCHES = {
+    "type": f"{PACKAGE}.extras.datasets.MicroBatchDataset",
+    "datasets": [
+        {
+            "type": "spark.SparkDatasetV2",
+            "filepath": "${globals:bucket}/copied/batch_id={batch_id}",
+            "file_format": "parquet",
+            "save_args": {"mode": "overwrite"},
+        }
+    ],
+    "save_args": STREAM["save_args"],
+}
+FILES = {"file_format": "parquet", "filepath": "${globals:bucket}/copied"}
+SETTINGS = {
+    "files": {**STREAM, **FILES},
+    "shared_disk": {**STREAM, **FILES},
+    "micro_batches": BATCHES,
+    "delta": {**STREAM, **FILES, "file_format": "delta"},
+    "iceberg": {**STREAM, "file_format": "iceberg", "table": "lake.db.copied"},
+}
+
+
+def main(folder: Path) -> None:
+    """Count Spark's defaults alone, for they call all the time; then ours, together."""
+    with object_store(folder) as proxy:
+        measured = {"defaults": defaults(proxy)}
+        projects = {name: project(folder, name, proxy) for name in SETTINGS}
+        for name, there in projects.items():
+            say(f"calls to a store: the first batches of {name}")
+            put(proxy, name, range(WARM_UP))
+            subprocess.run(
+                kedro_run("--env=s3", "--pipelines=copy"),
+                cwd=there,
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+        say(f"calls to a store: {MEASURED} minutes of all settings")
+        with ThreadPoolExecutor(len(projects)) as threads:
+            counts = threads.map(lambda n: live(proxy, n, projects[n]), projects)
+            measured |= dict(zip(projects, counts, strict=True))
+    print(json.dumps(measured))
+
+
+def defaults(proxy: Proxy) -> dict:
+    """The stream as somebody would write it by hand, with no setting but the address."""
+    say("calls to a store: Spark's defaults")
+    put(proxy, "defaults", range(WARM_UP + 4 * MEASURED))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master("local[*]").config(RETAINED, 10)
+    builder = builder.config("spark.jars.packages", hadoop_package("hadoop-aws"))
+    builder = builder.config("spark.driver.host", "127.0.0.1")
+    for key, value in proxy.credentials.items():
+        builder = builder.config(f"spark.hadoop.{key}", str(value))
+    spark, place = builder.getOrCreate(), f"s3a://{BUCKET}/defaults"
+    reader = spark.readStream.schema(SCHEMA).option("header", True)
+    rows = reader.option("maxFilesPerTrigger", 1).csv(f"{place}/01_raw/sensor")
+    writer = rows.writeStream.option("checkpointLocation", f"{place}/checkpoint")
+    query = writer.start(f"{place}/copied", format="parquet")
+    last = WARM_UP + 3 * MEASURED
+
+    def has_done(batch: int) -> bool:
+        assert query.isActive, query.exception()
+        progress = query.lastProgress
+        return bool(progress) and progress["batchId"] >= batch
+
+    counted = count(proxy, "defaults", has_done, WARM_UP, last)
+    query.stop()
+    spark.stop()
+    return counted
+
+
+def project(folder: Path, name: str, proxy: Proxy) -> Path:
+    """Return a copy of the project that copies readings in one of the ways."""
+    there = folder.with_name(name)
+    shutil.copytree(folder, there, ignore=shutil.ignore_patterns("data", "s3*"))
+    shutil.copytree(folder / "conf/s3", there / "conf/s3")
+    package = there / "src" / PACKAGE / "pipelines/copy"
+    package.mkdir()
+    (package / "__init__.py").write_text(PIPELINE)
+    place = f"s3a://{BUCKET}/{name}"
+    disk = str(folder / "checkpoints")
+    places = disk if name == "shared_disk" else f"{place}/04_checkpoint"
+    write(there, "globals", {"bucket": place, "checkpoints": places})
+    write(there, "credentials", {"s3": proxy.credentials})
+    write(there, "catalog_copied", {"copied": SETTINGS[name]})
+    write(there, "spark_bench", {RETAINED: 10})
+    return there
+
+
+def write(there: Path, name: str, content: dict) -> None:
+    (there / f"conf/s3/{name}.yml").write_text(yaml.safe_dump(content))
+
+
+def put(proxy: Proxy, name: str, numbers: range) -> None:
+    for number in numbers:
+        proxy.put(f"{name}/01_raw/sensor/{number:03}.csv", READING)
+
+
+def live(proxy: Proxy, name: str, there: Path) -> dict:
+    """Run at the shipped trigger, a file a batch, and count."""
+    put(proxy, name, range(WARM_UP, WARM_UP + MEASURED + 2))
+    log = there / "log.txt"
+    process = subprocess.Popen(
+        [KEDRO, "run", "--env=s3", "--pipelines=copy"],
+        cwd=there,
+        stdout=log.open("w"),
+        stderr=subprocess.STDOUT,
+    )
+    done = re.compile(r"copied: batch\s+(\d+)")
+
+    def has_done(batch: int) -> bool:
+        assert process.poll() is None, log.read_text()
+        return any(int(number) >= batch for number in done.findall(log.read_text()))
+
+    try:
+        await_(lambda: has_done(WARM_UP), process)
+        return count(proxy, name, has_done, WARM_UP, WARM_UP + MEASURED)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def count(proxy: Proxy, name: str, has_done, first: int, last: int) -> dict:
+    """Count the calls between the ends of two batches."""
+    marks = []
+    for batch in (first, last):
+        while not has_done(batch):
+            time.sleep(0.05)
+        marks.append((len(proxy.calls), time.monotonic()))
+    (begin, began), (end, ended) = marks
+    here = re.compile(rf"[/=>]{name}(/|%2F)")
+    ours = [kind for kind, path in proxy.calls[begin:end] if here.search(path)]
+    return {"calls": Counter(ours), "batches": last - first, "seconds": ended - began}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,163 @@
+"""Runs of the generated project on a real S3 server."""
+
+import pytest
+import yaml
+from conftest import Project, wait_until
+from object_store import BUCKET, SECRET, Proxy, object_store
+from servers import free_port
+from test_runs import (
+    expected_deliveries,
+    expected_stock,
+    without_processing_time,
+)
+
+S3 = "--env=s3"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A real S3 server, shared by the tests here."""
+    with object_store(tmp_path_factory.mktemp("s3")) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def place(project, store, tmp_path) -> str:
+    """The project with its data in a folder of the bucket; the folder."""
+    folder = tmp_path.name
+    project.edit(
+        "conf/s3/globals.yml", ("s3a://my-bucket/", f"s3a://{BUCKET}/{folder}/")
+    )
+    project.edit("conf/s3/catalog.yml", ("trigger: 1 minute", "trigger: 1 second"))
+    credentials(project, store)
+    store.fault = lambda method, path: None
+    return f"{folder}/cold-store"
+
+
+def credentials(project: Project, store: Proxy, **other: object) -> None:
+    given = {"s3": {**store.credentials, **other}}
+    (project.folder / "conf/s3/credentials.yml").write_text(yaml.safe_dump(given))
+
+
+def stock_in(store: Proxy, place: str) -> list[str]:
+    rows = store.newest_rows(f"{place}/03_primary/stock")
+    texts = [["" if v is None else str(v) for v in row.values()] for row in rows]
+    return sorted(",".join(row) for row in texts)
+
+
+def feed(project: Project) -> None:
+    fed = project.kedro("streams", "feed", S3, "--rate=1000")
+    assert fed.returncode == 0, fed.stdout + fed.stderr
+
+
+def test_a_bucket_gives_the_rows_that_files_give(project, store, place):
+    feed(project)
+
+    text = project.run(S3)
+
+    assert stock_in(store, place) == expected_stock(project)
+    deliveries = store.committed(f"{place}/02_intermediate/inventory")
+    assert without_processing_time(deliveries) == expected_deliveries(project)
+    status = project.kedro("streams", "status", S3)
+    assert "int.new_inventory: stopped" in status.stdout, status.stdout + status.stderr
+    log = (project.folder / "logs/spark.log").read_text()
+    assert SECRET not in text + status.stdout + log
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"fs.s3a.secret.key": "not-the-key"}, "the store refuses the keys"),
+        ({"fs.s3a.endpoint": "http://127.0.0.1:PORT"}, "does not answer"),
+        ("bucket", "there is no bucket nowhere"),
+    ],
+    ids=["key", "endpoint", "bucket"],
+)
+def test_what_the_store_refuses_is_one_sentence_before_any_stream_starts(
+    project, store, place, wrong, sentence
+):
+    if wrong == "bucket":
+        project.edit("conf/s3/globals.yml", (f"s3a://{BUCKET}/", "s3a://nowhere/"))
+    else:
+        port = str(free_port())
+        credentials(
+            project, store, **{k: v.replace("PORT", port) for k, v in wrong.items()}
+        )
+
+    run = project.kedro("run", S3)
+
+    said = " ".join((run.stdout + run.stderr).split())
+    assert run.returncode == 1
+    assert sentence in said and "Traceback" not in said
+    assert SECRET not in said and "not-the-key" not in said
+
+
+def test_missing_credentials_are_one_sentence(project, place):
+    (project.folder / "conf/s3/credentials.yml").unlink()
+
+    run = project.kedro("run", S3)
+
+    said = " ".join((run.stdout + run.stderr).split())
+    assert run.returncode == 1
+    assert (
+        "spark.yml names the credentials 's3', which are not there; add s3: to" in said
+    )
+
+
+def test_an_outage_in_the_middle_of_a_run_costs_no_row(project, store, place):
+    feed(project)
+    with project.live(S3, "--pipelines=inventory") as run:
+        wait_until(
+            lambda: (
+                "int.new_inventory: batch" in run.text or run.process.poll() is not None
+            ),
+            "a batch",
+        )
+        assert run.process.poll() is None, run.text
+        store.is_down = True
+        try:
+            run.says("failed, restart 1 of 3")
+        finally:
+            store.is_down = False
+        feed(project)
+        twice = sorted(expected_deliveries(project) * 2)
+        wait_until(
+            lambda: (
+                without_processing_time(
+                    store.committed(f"{place}/02_intermediate/inventory")
+                )
+                == twice
+            ),
+            "all deliveries",
+        )
+        assert run.stop() == 0, run.text
+
+
+@pytest.mark.parametrize("status", [500, 503, 412])
+def test_answers_that_fail_lose_nothing_and_double_nothing(
+    project, store, place, status
+):
+    """One PUT fails in each of the places that a stream writes to."""
+    project.edit("conf/base/parameters.yml", ("attempts: 3", "attempts: 20"))
+    project.edit(
+        "conf/base/parameters.yml", ("backoff: 5 seconds", "backoff: 1 second")
+    )
+    feed(project)
+    places = ["/offsets/", "/commits/", "/_spark_metadata/", "/part-"]
+
+    def fault(method: str, path: str) -> int | None:
+        if method != "PUT" or "int_new_inventory" not in path + "inventory":
+            return None
+        hit = next((p for p in places if p in path), None)
+        if hit and ("int_new_inventory" in path or "02_intermediate" in path):
+            places.remove(hit)
+            return status
+        return None
+
+    store.fault = fault
+    project.run(S3, "--pipelines=inventory")
+
+    assert not places, f"never written: {places}"
+    deliveries = store.committed(f"{place}/02_intermediate/inventory")
+    assert without_processing_time(deliveries) == expected_deliveries(project)
+    assert stock_in(store, place) == expected_stock(project)
