@@ -19,6 +19,9 @@ conf/kafka/catalog.yml
 conf/kafka/globals.yml
 conf/local/.gitkeep
 conf/logging.yml
+conf/s3/catalog.yml
+conf/s3/globals.yml
+conf/s3/spark.yml
 data/01_raw/products/products.csv
 data/01_raw/stream/inventory/deliveries_01.json
 data/01_raw/stream/inventory/deliveries_02.json
