@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import psycopg
 import pyspark
 import pytest
 from servers import DOWNLOADS, free_port, one_at_a_time
-from shell import ok, sh, wait_until
+from shell import answers, ok, sh, wait_until
 
 USER, PASSWORD = "clerk", "cold-as-ice-7"
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
@@ -160,6 +159,7 @@ class Cassandra:
 
     def __init__(self, port: int, spark: Any) -> None:
         self.port = port
+        self._spark = spark
         jvm = spark._jvm
         address = jvm.java.net.InetSocketAddress("127.0.0.1", port)
         driver = jvm.com.datastax.oss.driver.api.core.CqlSession
@@ -167,18 +167,22 @@ class Cassandra:
         self._session = builder.withLocalDatacenter("datacenter1").build()
 
     def do(self, *statements: str) -> None:
+        cql = self._spark._jvm.com.datastax.oss.driver.api.core.cql
         for statement in statements:
-            self._session.execute(statement)
+            asked = cql.SimpleStatement.newInstance(statement)
+            self._session.execute(asked, cql.Statement.SYNC)
 
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        found = self._session.execute(query).all()
-        return [
-            tuple(row.getObject(i) for i in range(row.getColumnDefinitions().size()))
-            for row in found
-        ]
+    def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        keyspace, name = table.split(".")
+        reader = self._spark.read.format("org.apache.spark.sql.cassandra").options(
+            **{"keyspace": keyspace, "table": name},
+            **{"spark.cassandra.connection.host": "127.0.0.1"},
+            **{"spark.cassandra.connection.port": self.port},
+        )
+        return sorted(map(tuple, reader.load().select(*columns).collect()))
 
     def close(self) -> None:
-        self._session.close()
+        self._session.closeAsync().toCompletableFuture().join()
 
 
 @contextmanager
@@ -206,7 +210,7 @@ def cassandra(folder: Path, spark: Any) -> Iterator[Cassandra]:
         env={k: v for k, v in os.environ.items() if k != "JAVA_TOOL_OPTIONS"},
     )
     try:
-        wait_until(lambda: _answers(native) or process.poll() is not None, "Cassandra")
+        wait_until(lambda: answers(native) or process.poll() is not None, "Cassandra")
         assert process.poll() is None, log.read_text()[-4000:]
         node = Cassandra(native, spark)
         try:
@@ -216,11 +220,6 @@ def cassandra(folder: Path, spark: Any) -> Iterator[Cassandra]:
     finally:
         process.terminate()
         process.wait()
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _cassandra_jars() -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas
 import pytest
 from servers import free_port
-from shell import fetch, wait_until
+from shell import answers, fetch, wait_until
 
 ACCESS, SECRET = "AKCOLDSTORE", "deep-frozen-secret-9"
 BUCKET = "shop"
@@ -175,7 +175,10 @@ def object_store(folder: Path) -> Iterator[Proxy]:
     )
     try:
         wait_until(
-            lambda: _has_bucket(ports["filer"]) or server.poll() is not None,
+            lambda: (
+                (answers(ports["s3"]) and _has_bucket(ports["filer"]))
+                or server.poll() is not None
+            ),
             "the S3 server",
         )
         assert server.poll() is None, log.read_text()[-3000:]

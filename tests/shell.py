@@ -1,5 +1,6 @@
 """Commands that are run to their end, and conditions that are waited for."""
 
+import socket
 import subprocess
 import time
 import urllib.request
@@ -37,6 +38,12 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.1)
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens at a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def fetch(url: str, accept: str = "*/*") -> str:

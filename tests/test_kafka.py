@@ -260,6 +260,7 @@ def test_there_are_many_ways_to_say_what_to_read(dataset, kafka, topic, written,
 BAD = {
     "a tombstone": (None, "it has no value (a tombstone)"),
     "an empty one": (b"", "it is empty"),
+    "blanks": (b" \n", None),
     "garbage": (b"\xff\xfe!", None),
     "another schema": (b'{"sku": "A", "units": "three"}', None),
 }

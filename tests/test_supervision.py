@@ -262,7 +262,7 @@ def test_a_stream_that_fails_is_restarted_alone_and_recovers(project):
     in_the_way.mkdir(parents=True)
     with project.live() as run:
         run.says(
-            "processed.stock failed, restart 2 of 1000 in 0.2 seconds: IsADirectory"
+            "processed.stock failed, restart 2 of 1000 in 0.2 seconds: pandas.CSVDataset"
         )
         wait_until(
             lambda: project.lines(SENSOR) == expected_averages(project), "the others"
@@ -290,7 +290,10 @@ def test_a_stream_that_cannot_be_restarted_ends_the_run_and_says_why(project):
     assert result.returncode == 1
     assert "restart 2 of 2 in 0.2 seconds" in result.stdout
     last = result.stderr.strip().splitlines()[-2:]
-    assert last[0].startswith("Error: stream processed.stock failed: IsADirectoryError")
+    stock = f"pandas.CSVDataset {STOCK}"
+    assert last[0].startswith(
+        f"Error: stream processed.stock failed: {stock}: IsADirectoryError"
+    )
     assert "(restarted 2 times in vain)" in last[0]
     assert "run again: a stream goes on from its last committed batch" in last[1]
     assert "processed.stock: failed, last committed batch: none" in result.stdout

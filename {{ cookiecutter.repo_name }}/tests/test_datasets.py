@@ -116,7 +116,7 @@ def test_arguments_are_never_changed_and_secrets_never_shown(tmp_path):
 
     assert save_args == before
     assert "hunter" not in str(dataset)
-    with pytest.raises(DatasetError, match="put it into conf/local/credentials.yml"):
+    with pytest.raises(DatasetError, match="put it into credentials.yml"):
         SparkStreamingDataset(
             file_format="kafka", load_args={"kafka.sasl.jaas.config": "hunter3"}
         )

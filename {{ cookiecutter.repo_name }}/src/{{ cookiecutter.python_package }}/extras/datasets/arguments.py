@@ -46,6 +46,7 @@ READER_OPTIONS = (  # those that decide what is read, and when
     "recursiveFileLookup",
     "rowsPerSecond",
     "sourceArchiveDir",
+    "startTimestamp",
     "startingOffsets",
     "startingOffsetsByTimestamp",
     "startingTimestamp",

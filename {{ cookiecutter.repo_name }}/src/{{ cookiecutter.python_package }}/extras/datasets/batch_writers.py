@@ -80,8 +80,13 @@ class DatasetWriter:
 
     @property
     def paths(self) -> list[str]:
-        """Every file or folder that is written here."""
-        return [str(self._config[key]) for key in PATHS & self._config.keys()]
+        """Every file or folder that Spark writes here; other datasets find their own."""
+        module = type(self.dataset).__module__
+        is_sparks = module.startswith("kedro_datasets.spark.")
+        if not is_sparks and not isinstance(self.dataset, UpsertDataset):
+            return []
+        paths = [str(self._config[key]) for key in PATHS & self._config.keys()]
+        return [path.partition(BATCH_ID)[0] for path in paths]
 
     def load(self) -> Any:
         """Read what the dataset holds, as a batch."""

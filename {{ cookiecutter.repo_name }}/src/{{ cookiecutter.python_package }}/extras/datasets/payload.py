@@ -211,7 +211,8 @@ class _Text:
         schema = self._struct(written)
         if self._format != "json" or not all(field.nullable for field in schema):
             return None
-        text = F.nullif(value.cast("string"), F.lit(""))
+        # Of blanks Spark would make a row without values, and not fail.
+        text = F.nullif(F.btrim(value.cast("string"), F.lit(" \t\r\n")), F.lit(""))
         broken = F.lit("{")  # in place of nothing, so that it fails
         some = F.coalesce(text, F.when(~is_deletion, broken))
         return F.from_json(some, schema, {**_texts(self._options), "mode": "FAILFAST"})

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from ..datasets import StreamSink
 from . import plans
+from .errors import TROUBLE
 from .files import at
 
 RECORD = "_stream.json"
@@ -39,9 +40,9 @@ class Position:
 def position(checkpoint: str) -> Position:
     """Read off a checkpoint how far its stream came; it may be moving meanwhile."""
     found = Position(latest(f"{checkpoint}/offsets"), latest(f"{checkpoint}/commits"))
-    with suppress(ValueError, OSError):
+    with suppress(ValueError, *TROUBLE):
         found.settings, found.offsets = _offsets(checkpoint, found.planned)
-    with suppress(OSError):
+    with suppress(*TROUBLE):
         commit = at(f"{checkpoint}/commits/{found.committed}")
         found.committed_at = commit.changed_at() if commit.exists() else None
     return found
@@ -70,7 +71,7 @@ def unfinished(checkpoint: str) -> Iterator[tuple[Any, Any]]:
 def state_bytes(checkpoint: str) -> int:
     """Add up what a stream remembers; every file of it is looked at."""
     state = at(f"{checkpoint}/state")
-    with suppress(OSError):  # it may be moving meanwhile
+    with suppress(*TROUBLE):  # it may be moving meanwhile
         return state.size() if state.exists() else 0
     return 0
 

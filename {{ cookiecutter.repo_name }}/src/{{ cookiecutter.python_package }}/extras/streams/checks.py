@@ -23,8 +23,13 @@ from .topology import Topology
 
 Streams = dict[str, StreamSink]
 
+STORE = re.compile(r"[^:]+:(//[^/]*)?")  # s3a://bucket, hdfs://host:port, dbfs:
+
 # What stores say, in Java's words and in S3's.
-WRONG_KEY = re.compile("AccessDenied|403|Forbidden|SignatureDoesNotMatch|InvalidAccess")
+NO_CONNECTOR = re.compile("ClassNotFoundException|No FileSystem for scheme")
+WRONG_KEY = re.compile(
+    r"AccessDenied|Status Code: 403|Forbidden|SignatureDoesNotMatch|InvalidAccess"
+)
 NO_BUCKET = re.compile("NoSuchBucket|UnknownStore|(?i:bucket does not exist)")
 
 
@@ -37,12 +42,17 @@ def refuse(problems: Iterable[str]) -> None:
 def wrong_entries(topology: Topology) -> Iterator[str]:
     """Find entries that cannot be built, and folders that nobody makes."""
     lost = list(unkept(topology))  # builds entries, of which some may be wrong
-    for name, reason in topology.wrong.items():
-        yield f"{name}: {reason}"
+    yield from unbuilt(topology)
     for name in sorted(topology.without_folder & topology.pipeline.inputs()):
         yield f"{name}: {topology.sources[name].missing_folder()}"
     yield from absent(topology)
     yield from lost
+
+
+def unbuilt(topology: Topology) -> Iterator[str]:
+    """Find entries that are wrong by themselves, wherever they will run."""
+    for name, reason in topology.wrong.items():
+        yield f"{name}: {reason}"
 
 
 def absent(topology: Topology) -> Iterator[str]:
@@ -109,16 +119,20 @@ def _refuse_stream_into_batch(dataset: Any) -> None:
 
 def silent_stores(topology: Topology) -> Iterator[str]:
     """Find buckets and file systems that do not answer, or that refuse us."""
-    entries = {**topology.sources, **topology.streams}.values()
-    paths = {path for entry in entries for path in entry.paths if is_remote(path)}
-    for root in sorted({"/".join(path.split("/")[:3]) for path in paths}):
+    remote = sorted(filter(is_remote, topology.paths))
+    for store, path in {STORE.match(p)[0]: p for p in remote}.items():  # type: ignore[index]
         try:
-            Hadoop(f"{root}/").ask()
+            Hadoop(path).exists()  # not of the whole bucket, which may not be ours
         except TROUBLE as error:
-            yield f"{root}: {_refused(first_sentence(error), root)}"
+            yield f"{store}: {_refused(first_sentence(error), store)}"
 
 
-def _refused(text: str, root: str) -> str:
+def _refused(text: str, store: str) -> str:
+    if NO_CONNECTOR.search(text):
+        return (
+            f"Spark cannot speak to it ({text}); name the package of its connector in "
+            "conf/base/spark.yml, as s3a does, or start Spark with its jars"
+        )
     if WRONG_KEY.search(text):
         return (
             "the store refuses the keys; correct fs.s3a.access.key and "
@@ -126,7 +140,7 @@ def _refused(text: str, root: str) -> str:
         )
     if NO_BUCKET.search(text):
         return (
-            f"there is no bucket {root.rpartition('/')[2]}; make it, or correct bucket "
+            f"there is no bucket {store.rpartition('/')[2]}; make it, or correct bucket "
             "in conf/s3/globals.yml"
         )
     return (

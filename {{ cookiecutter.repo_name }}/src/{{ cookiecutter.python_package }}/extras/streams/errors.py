@@ -19,7 +19,7 @@ FINAL = re.compile(
     r"|NumberFormatException|ArithmeticException|DateTimeException|ClassCastException"
     r"|IndexOutOfBoundsException|NoSuchElementException|CheckpointOffsets"
     r"|RecordTooLargeException|KafkaIllegalStateException|SparkRuntimeException"
-    r"|IncompatibleSchemaException"
+    r"|IncompatibleSchemaException|ClassNotFoundException|NoClassDefFoundError"
 )
 MALFORMED = re.compile("MALFORMED_RECORD|Malformed records are detected")
 EXTERNAL = "DATA_SOURCE_EXTERNAL_ERROR"
@@ -30,6 +30,12 @@ MESSAGES_GONE = (
     "old for the topic's retention, set failOnDataLoss: false in load_args for one run, "
     "to go on with those that are there; if the topic was made anew, its offsets begin "
     "again, and so must the stream: kedro streams reset NAME"
+)
+# The third is how Java puts it when the class made a function that Spark sent along.
+NO_CLASS = re.compile("ClassNotFoundException|NoClassDefFoundError|SerializedLambda")
+CLASS_GONE = (
+    "; executors lack a jar that the driver has: let packages in "
+    "spark.yml name it, or put it into the image of both (kedro streams jars)"
 )
 TASK = re.compile(  # which of Spark's tasks failed, before what it failed by
     r"^(?:[\w.]+: )?Job aborted due to stage failure: .*?\(TID \d+\) \([^)]*\): "
@@ -66,7 +72,10 @@ def first_sentence(error: BaseException) -> str:
     java: Any = getattr(error, "java_exception", None)
     text = str(java.getMessage() or java.toString()) if java else str(error)
     line = _users_own_error(text) or text.strip().split("\n")[0].removesuffix(";")
+    is_executors = re.search(r"executor (?!driver)", line)
     line = TASK.sub("", line)
+    if is_executors and NO_CLASS.search(line):
+        line += CLASS_GONE
     if "not available in Kafka any more" in line:
         line += f" {MESSAGES_GONE}"
     return SECRET_VALUE.sub(r"\1***", line)

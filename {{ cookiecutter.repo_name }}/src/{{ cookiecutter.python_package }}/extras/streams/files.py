@@ -83,7 +83,7 @@ class Hadoop:
     """A place on any file system that Spark knows."""
 
     def __init__(self, path: str) -> None:
-        spark = get_spark()
+        spark = get_spark(path.partition(":")[0])  # s3a, for example, is a package
         jvm: Any = spark._jvm
         self._path = jvm.org.apache.hadoop.fs.Path(path)
         self._files = self._path.getFileSystem(spark._jsc.hadoopConfiguration())
@@ -100,10 +100,6 @@ class Hadoop:
         """Whether the folder holds others, but for hidden ones."""
         folders = [e.getPath().getName() for e in self._entries() if e.isDirectory()]
         return any(name[0] not in "._" for name in folders)
-
-    def ask(self) -> None:
-        """Raise an error if the store does not let us look into it."""
-        self._files.listStatusIterator(self._path).hasNext()
 
     def _entries(self) -> list[Any]:
         return list(self._files.listStatus(self._path)) if self.exists() else []

@@ -61,7 +61,7 @@ def _remarks(streams: dict[str, StreamSink], topology: Topology) -> Iterator[str
         if stream.checkpoint and not stream.output:
             yield (
                 f"{name} will write all its rows again, and what it wrote to "
-                f"{stream.place} stays: empty that first unless it overwrites"
+                f"{shown(stream.place)} stays: empty that first unless it overwrites"
             )
         below = [n for n in topology.downstream(name) if n not in streams]
         if below:

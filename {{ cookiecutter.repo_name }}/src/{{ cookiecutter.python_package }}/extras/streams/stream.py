@@ -141,7 +141,7 @@ class Stream:
         failure = self._sink.failure
         # Of Python code that calls Spark or a dataset: what they say, not who called.
         said = is_sparks(failure) or isinstance(failure, DatasetError)
-        self.reason = first_sentence(failure if failure and said else error)
+        self.reason = shown(first_sentence(failure if failure and said else error))
         if MALFORMED.search(self.reason):
             self.reason = self._first_malformed() or self.reason
         restart = self._settings.restart

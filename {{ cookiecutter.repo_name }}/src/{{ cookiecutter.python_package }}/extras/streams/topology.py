@@ -58,6 +58,12 @@ class Topology:
         }
 
     @property
+    def paths(self) -> set[str]:
+        """Every file or folder that Spark reads or writes, wherever executors run."""
+        entries = {**self.sources, **self.streams}.values()
+        return {path for entry in entries for path in entry.paths}
+
+    @property
     def folders_between(self) -> set[str]:
         """The folders that one stream writes and another one reads."""
         read = {_folder(source) for source in self.sources.values()}
