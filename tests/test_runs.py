@@ -587,7 +587,7 @@ def test_spark_submit_keeps_its_own_settings_and_names_what_comes_too_late(proje
         },
     )
 
-    assert "no effect: spark.driver.memory, spark.jars.excludes" in output
+    assert "no effect: spark.driver.memory. Give them" in output
     assert "processed.sensor: ended" in output
     assert project.lines(SENSOR) == expected_averages(project)
 

@@ -55,7 +55,7 @@ def test_packages_follow_the_formats_in_use_and_plain_ones_stay(code, settings):
         spark__jars__packages="g:mine:1",
     )
 
-    wanted = code.session._settings_for(("json", "kafka", "KAFKA"))
+    wanted = code.session.settings_for("json", "kafka", "KAFKA")
 
     assert wanted == {"spark.jars.packages": "g:mine:1,g:kafka:1"}
 

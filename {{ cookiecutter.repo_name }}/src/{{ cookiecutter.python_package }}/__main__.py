@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kedro.config import MissingConfigException
 from kedro.framework.cli.utils import find_run_command
 from kedro.framework.project import configure_project
 
@@ -13,7 +14,13 @@ def main(*args: Any, **kwargs: Any) -> Any:
     package_name = Path(__file__).parent.name
     configure_project(package_name)
     kwargs["standalone_mode"] = not hasattr(sys, "ps1")
-    return find_run_command(package_name)(*args, **kwargs)
+    try:
+        return find_run_command(package_name)(*args, **kwargs)
+    except MissingConfigException as error:
+        sys.exit(
+            f"Error: {error}\nA wheel has no configuration: name its folder, or the "
+            f"archive of kedro package, with --conf-source=conf-{package_name}.tar.gz"
+        )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 
 import json
 import logging
+import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 from kedro.framework.cli.project import run  # noqa: F401 - a packaged project looks here
@@ -16,9 +19,10 @@ from .extras.streams import checks, local_kafka
 from .extras.streams.dry_run import dry_run
 from .extras.streams.feed import send_samples
 from .extras.streams.reset import plan_reset
-from .extras.streams.session import project_path
+from .extras.streams.session import project_path, refuse_unreachable
 from .extras.streams.status import status as status_of
 from .extras.streams.status import told
+from .extras.streams.submit import jars_of, submit_command
 from .extras.streams.topology import Topology
 
 env_option = click.option("--env", "-e", help="Environment of conf/, as for kedro run.")
@@ -60,6 +64,7 @@ def status(env: str | None, as_json: bool) -> None:
     if as_json:
         logging.disable(logging.WARNING)  # what is logged would not be JSON
     with _topology(env) as topology:
+        checks.refuse(checks.silent_stores(topology))
         found = status_of(topology)
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -75,6 +80,7 @@ def status(env: str | None, as_json: bool) -> None:
 def reset(names: tuple[str, ...], env: str | None, yes: bool) -> None:
     """Delete the checkpoint and the output of streams, so that they start over."""
     with _topology(env) as topology:
+        checks.refuse(checks.silent_stores(topology))
         plan = plan_reset(names, topology)
         for line in plan.lines():
             click.echo(line)
@@ -113,8 +119,40 @@ def broker(env: str, port: int | None) -> None:
 def feed(env: str | None, rate: int, now: bool) -> None:
     """Send the rows of the sample files to where the streams read."""
     with _topology(None) as samples, _topology(env) as targets:
+        checks.refuse(checks.silent_stores(targets))
         for line in send_samples(samples, targets, rate, now):
             click.echo(line)
+
+
+@streams.command(context_settings={"ignore_unknown_options": True})
+@env_option
+@click.option("--master", help="Where to run.  [default: as spark.yml says]")
+@click.option("--dry-run", is_flag=True, help="Print the command, do not run it.")
+@click.argument("run_options", nargs=-1, type=click.UNPROCESSED)
+def submit(
+    env: str | None, master: str | None, dry_run: bool, run_options: tuple[str, ...]
+) -> None:
+    """Run the streams on a cluster, by spark-submit; takes what kedro run takes."""
+    with _topology(env) as topology:
+        checks.refuse(checks.unbuilt(topology))
+        command = submit_command(topology.formats, env, master, run_options)
+    if dry_run:
+        click.echo(shlex.join(command))
+        return
+    refuse_unreachable(command[command.index("--master") + 1])
+    os.execv(command[0], command)  # signals then reach Spark, which tells the run
+
+
+@streams.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@env_option
+def jars(folder: Path, env: str | None) -> None:
+    """Download the jars that the catalog needs, for images and machines offline."""
+    with _topology(env) as topology:
+        checks.refuse(checks.unbuilt(topology))
+        found = jars_of(topology.formats, folder)
+    names = f", now in {folder}: {', '.join(found)}" if found else ""
+    click.echo(f"{len(found)} jars are needed beside Spark's own{names}")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from kedro.framework.context import KedroContext
 from kedro.framework.hooks import hook_impl
 from kedro.io import CatalogProtocol, DataCatalog, DatasetError
 from kedro.pipeline import Pipeline
+from omegaconf.errors import InterpolationResolutionError
 
 from .extras.streams import checks, session
 from .extras.streams.errors import StreamsError, first_sentence, is_sparks
@@ -108,6 +109,11 @@ def _secrets(context: KedroContext, settings: dict[str, Any]) -> dict[str, Any]:
         return {}
     try:
         return context.config_loader["credentials"][name]
+    except InterpolationResolutionError as error:
+        raise StreamsError(
+            f"the credentials '{name}', which spark.yml names, cannot be read: {error}; "
+            "set that environment variable"
+        ) from error
     except (KeyError, MissingConfigException) as error:
         raise StreamsError(
             f"spark.yml names the credentials '{name}', which are not there; add "

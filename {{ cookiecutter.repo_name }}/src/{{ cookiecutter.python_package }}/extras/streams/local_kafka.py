@@ -2,7 +2,6 @@
 
 import base64
 import logging
-import shutil
 import socket
 import subprocess
 import time
@@ -11,10 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyspark
-
 from .errors import StreamsError
-from .session import check_java, ivy_folder, ivy_settings
+from .jars import download, last_lines
+from .session import check_java
 from .signals import StopRequest
 from .topology import Topology
 
@@ -26,10 +24,10 @@ except ImportError:
 logger = logging.getLogger(__name__)
 
 KAFKA = "3.9.2"
-PACKAGES = {  # the second one makes the broker say why it fails
-    ("org.apache.kafka", "kafka_2.13"): KAFKA,
-    ("org.slf4j", "slf4j-simple"): "1.7.36",
-}
+PACKAGES = [  # the second one makes the broker say why it fails
+    f"org.apache.kafka:kafka_2.13:{KAFKA}",
+    "org.slf4j:slf4j-simple:1.7.36",
+]
 START = 60.0  # seconds that a broker may take to start
 STOP = 20.0  # seconds that it may take to stop
 MEMORY = ["-Xmx512m", "-XX:TieredStopAtLevel=1"]
@@ -107,23 +105,7 @@ class Broker:
         if (jars / f"kafka_2.13-{KAFKA}.jar").exists():
             return
         logger.info("Downloading Kafka %s (46 MB), once ...", KAFKA)
-        part = self._folder / "jars.part"
-        part.mkdir(parents=True, exist_ok=True)
-        (part / "ivy.xml").write_text(_ivy_file())
-        tool = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
-        pattern = f"{part}/[artifact]-[revision](-[classifier]).[ext]"
-        command = [check_java(), "-jar", str(tool), "-ivy", str(part / "ivy.xml")]
-        command += ["-cache", str(ivy_folder() / "cache"), "-retrieve", pattern]
-        if mirror := ivy_settings():
-            command += ["-settings", mirror]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise StreamsError(
-                f"Kafka {KAFKA} could not be downloaded from Maven Central: "
-                f"{_last_lines(done.stdout + done.stderr)}"
-            )
-        shutil.rmtree(jars, ignore_errors=True)  # of another version
-        part.rename(jars)
+        download(PACKAGES, jars, excludes=[])
 
     @property
     def _properties(self) -> Path:
@@ -135,12 +117,13 @@ class Broker:
         text = PROPERTIES.format(port=self._port, control=_free_port(), data=data)
         self._properties.write_text(text)
         if not (data / "meta.properties").exists():
-            format_ = ["format", "-t", _cluster_id(), "-c", str(self._properties)]
+            cluster = f"--cluster-id={_cluster_id()}"  # which may begin with a dash
+            format_ = ["format", cluster, "-c", str(self._properties)]
             command = self._java("kafka.tools.StorageTool", *format_)
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise StreamsError(
-                    f"Kafka cannot use {data}: {_last_lines(done.stdout + done.stderr)}"
+                    f"Kafka cannot use {data}: {last_lines(done.stdout + done.stderr)}"
                 )
 
     def _java(self, main: str, *arguments: str) -> list[str]:
@@ -155,7 +138,7 @@ class Broker:
             time.sleep(0.1)
         raise StreamsError(
             f"the broker did not start; {self.log} says why: "
-            f"{_last_lines(self.log.read_text(errors='replace'))}"
+            f"{last_lines(self.log.read_text(errors='replace'))}"
         )
 
 
@@ -211,17 +194,6 @@ def _stop(process: subprocess.Popen) -> None:
         process.wait()
 
 
-def _ivy_file() -> str:
-    wanted = "".join(
-        f'<dependency org="{group}" name="{name}" rev="{version}" conf="*->default"/>'
-        for (group, name), version in PACKAGES.items()
-    )
-    return (
-        '<ivy-module version="2.0"><info organisation="local" module="broker"/>'
-        f"<dependencies>{wanted}</dependencies></ivy-module>"
-    )
-
-
 def _cluster_id() -> str:
     """Name the cluster as Kafka does: 16 random bytes in 22 letters."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -231,7 +203,3 @@ def _free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]
-
-
-def _last_lines(text: str) -> str:
-    return " | ".join(text.strip().splitlines()[-3:])

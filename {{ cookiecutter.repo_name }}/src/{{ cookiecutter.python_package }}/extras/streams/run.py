@@ -1,14 +1,17 @@
 """The streams of one ``kedro run``, from the first check to the last stop."""
 
 import logging
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import click
 from kedro.io import CatalogProtocol
 from kedro.pipeline import Pipeline
 
-from . import checks, session
+from . import checks, session, workers
+from .errors import TROUBLE
 from .files import at
 from .settings import RunSettings
 from .signals import StopRequest
@@ -44,7 +47,10 @@ class StreamsRun:
         self._starts_spark = not session.is_running()
         try:
             self._start_spark()
+            if session.was_submitted():
+                self._stop.listen_to_java(self._settings.drain_seconds)
             checks.refuse(checks.silent_stores(self._topology))
+            checks.refuse(workers.problems(self._spark, self._topology.paths))
             self._make_folders_between_streams()
             checks.refuse(
                 [
@@ -90,9 +96,14 @@ class StreamsRun:
         for stream in self.streams.values():
             stream.held = False
         for folder in self._new_folders:
-            at(folder).remove_if_empty()
+            with suppress(*TROUBLE):  # the store may be what the run ends by
+                at(folder).remove_if_empty()
         if self._starts_spark:
             session.stop_spark()
+        error = sys.exc_info()[1]
+        self._stop.let_java_end(
+            int(not isinstance(error, click.exceptions.Exit | None))
+        )
         self._stop.restore()  # last: what is above takes a while
 
     def _start_spark(self) -> None:

@@ -4,10 +4,10 @@ import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -16,6 +16,7 @@ from kedro.utils import find_kedro_project
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkConf, SparkContext, __version__
 from pyspark.errors import PySparkRuntimeError
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -36,15 +37,13 @@ LISTS = (PACKAGES, "spark.sql.extensions")  # several formats share them
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Read by the program that starts the JVM, so without effect once it runs.
-AT_LAUNCH = {
-    "spark.driver.extraClassPath",
-    "spark.driver.extraJavaOptions",
-    "spark.driver.memory",
-    "spark.jars.excludes",
-    "spark.jars.ivy",
-    "spark.jars.ivySettings",
-    PACKAGES,
-}
+AT_LAUNCH = re.compile(
+    r"spark\.(master$|archives|files|jars|submit|kubernetes|yarn|pyspark"
+    r"|driver\.(?!host|bindAddress|port))"
+)
+EVENT_LOG = "spark.eventLog.dir"
+HADOOP = "3.4.1"  # of Spark 4.0, where its own is not to be found
+REACHED = 10.0  # seconds that a cluster may take to answer
 
 
 class _State:
@@ -64,7 +63,9 @@ def configure(
     settings: dict[str, Any], project_path: Path, secrets: dict[str, Any] | None = None
 ) -> None:
     """Remember ``spark.yml``, and the credentials it names; nothing starts yet."""
-    _State.settings = {k: v for k, v in settings.items() if k != CREDENTIALS}
+    # An environment takes a setting of base's back with null.
+    given = {k: v for k, v in settings.items() if v is not None}
+    _State.settings = {k: v for k, v in given.items() if k != CREDENTIALS}
     _State.secrets = secrets or {}
     _State.project_path = project_path
 
@@ -87,6 +88,11 @@ def log_file() -> Path:
 def where_the_trace_is() -> str:
     """Say where to look for what Spark has to say about a failure."""
     return str(log_file()) if _State.launched else "the log of whatever started Spark"
+
+
+def was_submitted() -> bool:
+    """Whether spark-submit has started Java, and Java us."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def is_running() -> bool:
@@ -112,9 +118,10 @@ def get_spark(*formats: str) -> SparkSession:
     with _State.lock:
         running = SparkContext._active_spark_context
         if running is None:
-            return _start(_settings_for(formats))
+            return _start(settings_for(*formats))
         session = SparkSession.builder.getOrCreate()
         if running not in (_State.started, _State.warned_about):
+            _refuse_other_version(session)
             _adapt(session)
             _hand_over_secrets(session)
             _State.warned_about = running
@@ -140,7 +147,8 @@ def _bundle(file_format: str) -> dict[str, Any]:
     """Return what ``spark.yml`` says a format needs: a package, and maybe settings."""
     packages = _State.settings.get("packages") or {}
     found = packages.get(file_format.lower()) or {}
-    return found if isinstance(found, dict) else {"package": found}
+    bundle = found if isinstance(found, dict) else {"package": found}
+    return {key: value for key, value in bundle.items() if value is not None}
 
 
 def warehouse(session: SparkSession) -> str:
@@ -150,14 +158,26 @@ def warehouse(session: SparkSession) -> str:
 
 def spark_package(artifact: str) -> str:
     """Return the coordinates of a Spark module, of the installed pyspark's version."""
-    return f"org.apache.spark:{artifact}_2.13:{__version__}"
+    return f"org.apache.spark:{artifact}_2.13:{_release(__version__)}"
+
+
+def _release(version: str) -> str:
+    """Return a version without what vendors add to it."""
+    return ".".join(re.findall(r"\d+", version)[:3])
 
 
 def hadoop_package(artifact: str) -> str:
-    """Return the coordinates of a Hadoop module, of the version that pyspark brings."""
-    jars = Path(find_spec("pyspark").origin or "").parent / "jars"  # type: ignore[union-attr]
-    (client,) = jars.glob("hadoop-client-api-*.jar")
-    return f"org.apache.hadoop:{artifact}:{client.stem.rpartition('-')[2]}"
+    """Return the coordinates of a Hadoop module, of the version that Spark brings."""
+    found = [
+        jar.stem for jar in (spark_home() / "jars").glob("hadoop-client-api-*.jar")
+    ]
+    version = found[0].rpartition("-")[2] if found else HADOOP
+    return f"org.apache.hadoop:{artifact}:{version}"
+
+
+def spark_home() -> Path:
+    """Return the folder of the Spark that is run: of pyspark, or of SPARK_HOME."""
+    return Path(_find_spark_home())
 
 
 def cores() -> int:
@@ -167,14 +187,16 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _settings_for(formats: tuple[str, ...]) -> dict[str, Any]:
+def settings_for(*formats: str) -> dict[str, Any]:
     """Add what the formats in use need to the settings of ``spark.yml``."""
     settings = {k: v for k, v in _State.settings.items() if k != "packages"}
-    for bundle in map(_bundle, formats):
+    for bundle in map(_bundle, sorted({name.lower() for name in formats})):
         for key, value in bundle.items():
             name = PACKAGES if key == "package" else key
-            both = [settings[name]] if name in LISTS and settings.get(name) else []
-            settings[name] = ",".join([*both, value]) if name in LISTS else value
+            if name in LISTS and settings.get(name):
+                settings[name] += f",{value}"
+            elif name in LISTS or name not in settings:
+                settings[name] = value  # unless spark.yml itself says something else
     return {key: _anchored(key, value) for key, value in settings.items()}
 
 
@@ -185,15 +207,21 @@ def _anchored(key: str, value: Any) -> Any:
 
 
 def _start(settings: dict[str, Any]) -> SparkSession:
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        session = _create(_not_decided_by_submit(settings))
+    settings = _with_event_log(settings)
+    if was_submitted():
+        settings = _not_decided_by_submit(settings)
+        refuse_unreachable(SparkConf().get("spark.master"))
+        session = _create(settings)
+        session.sparkContext.setLogLevel("WARN")  # it prints every batch otherwise
     else:
+        refuse_unreachable(settings.get("spark.master"))
         check_java()
         logger.info("Starting Spark ...")
         _announce_download(str(settings.get(PACKAGES, "")))
         session = _launch(_for_this_machine(settings))
         _State.launched = True
-        logging.getLogger().addFilter(_is_not_py4j)
+    logging.getLogger().addFilter(_is_not_py4j)
+    _refuse_other_version(session)
     # It prints, as one line of JSON, the Java trace of what is said in a sentence.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     _hand_over_secrets(session)
@@ -233,7 +261,7 @@ def _hand_over_secrets(session: SparkSession) -> None:
     """Tell Hadoop once it runs: settings of Spark's are on a command line, and shown."""
     files = session.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
     for key, value in _State.secrets.items():
-        files.set(key, _text(value))
+        files.set(key, text(value))
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
@@ -248,7 +276,7 @@ def _launch(settings: dict[str, Any]) -> SparkSession:
     for the whole process group, as process managers send it, reaches only us.
     """
     log_file().parent.mkdir(parents=True, exist_ok=True)
-    conf = SparkConf().setAll([(k, _text(v)) for k, v in settings.items()])
+    conf = SparkConf().setAll([(k, text(v)) for k, v in settings.items()])
     try:
         if SparkContext._gateway is None:
             with log_file().open("ab") as log:
@@ -280,7 +308,7 @@ def _create(settings: dict[str, Any]) -> SparkSession:
     return SparkSession.builder.config(map=settings).getOrCreate()
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     """Write a setting as Spark does."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -296,6 +324,8 @@ def _for_this_machine(settings: dict[str, Any]) -> dict[str, Any]:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # The UI would otherwise listen on every network interface.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if workers := settings.get("spark.pyspark.python"):
+        os.environ.setdefault("PYSPARK_PYTHON", str(workers))
     options = (
         f"-Dlog4j2.configurationFile={LOGGING.as_uri()} "
         f'-Dspark.log.file="{log_file().as_posix()}" '
@@ -312,22 +342,59 @@ def _not_decided_by_submit(settings: dict[str, Any]) -> dict[str, Any]:
     """Drop what spark-submit has decided already, and say what comes too late."""
     SparkContext._ensure_initialized()
     given = dict(SparkConf().getAll())
-    _warn_too_late([k for k in AT_LAUNCH & settings.keys() if k not in given])
-    return {
-        key: value
-        for key, value in settings.items()
-        if key not in given and key not in AT_LAUNCH
-    }
+    ours = {key: value for key, value in settings.items() if key not in given}
+    late = {key for key in ours if AT_LAUNCH.match(key)}
+    # Of packages the checks say which is missing: an image may hold the jars itself.
+    _warn_too_late([key for key in late if not key.startswith("spark.jars")])
+    return {key: value for key, value in ours.items() if key not in late}
+
+
+def _with_event_log(settings: dict[str, Any]) -> dict[str, Any]:
+    """Give the log for the history server a folder, which Spark wants to be there."""
+    if text(settings.get("spark.eventLog.enabled")) != "true":
+        return settings
+    folder = settings.get(EVENT_LOG, "logs/events")
+    if "://" not in folder:
+        (project_path() / folder).mkdir(parents=True, exist_ok=True)
+        folder = (project_path() / folder).as_uri()
+    return {**settings, EVENT_LOG: folder}
+
+
+def refuse_unreachable(master: str | None) -> None:
+    """Ask a standalone cluster for an answer; Spark would ask for a minute."""
+    if not master or not master.startswith("spark://"):
+        return
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), REACHED).close()
+            return
+        except (OSError, ValueError) as error:  # ValueError: there is no port
+            reason = error
+    raise StreamsError(
+        f"the cluster at {master} does not answer ({reason}); start its master, or "
+        "correct spark.master in spark.yml, or --master"
+    )
+
+
+def _refuse_other_version(session: SparkSession) -> None:
+    """Refuse a Spark that is not the one our pyspark speaks to."""
+    if _release(session.version) != _release(__version__):
+        raise StreamsError(
+            f"Spark is {session.version} here, and the installed pyspark {__version__}; "
+            f"they must be the same: write pyspark=={session.version} into "
+            "pyproject.toml, or let the cluster run the other one"
+        )
 
 
 def _adapt(session: SparkSession) -> None:
     """Apply to a session that was there before us what can still be applied."""
     too_late = []
-    for key, value in _settings_for(()).items():
-        text = _text(value)
+    for key, value in settings_for().items():
+        wanted = text(value)
         if session.conf.isModifiable(key):
-            session.conf.set(key, text)
-        elif session.conf.get(key, "") != text:
+            session.conf.set(key, wanted)
+        elif session.conf.get(key, "") != wanted:
             too_late.append(key)
     _warn_too_late(too_late)
 

@@ -1,0 +1,482 @@
+"""The packaged project on a real standalone cluster, and what a cluster can lack."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+import yaml
+from chaos import committed_files
+from clusters import standalone
+from conftest import BIN, BOUNDED, ROOT, LiveRun, Project, ok, sh, wait_until
+from servers import free_port
+from shell import fetch
+from test_runs import (
+    SENSOR,
+    expected_averages,
+    expected_deliveries,
+    expected_stock,
+    without_processing_time,
+)
+
+CLUSTER = "--env=cluster"
+BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
+OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.4.0"
+CRD = "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A master and two workers."""
+    with standalone(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def artifacts(pristine, tmp_path_factory) -> Path:
+    """What docs/deploy.md makes: wheel, configuration, environment."""
+    project = pristine.copy(tmp_path_factory.mktemp("artifacts"))
+    (commands,) = BLOCK.findall((project.folder / "docs/deploy.md").read_text())
+    wheels = {"PIP_FIND_LINKS": str(ROOT / ".cache/wheels")}
+    ok("bash", "-ec", commands, cwd=project.folder, env={**os.environ, **wheels})
+    return project.folder / "dist"
+
+
+def settle(project: Project, master: str, archive: Path | None) -> None:
+    """Let the project run on a small cluster, which shares its folder."""
+    project.edit(
+        "conf/cluster/globals.yml",
+        ("/mnt/shared/cold-store/data", str(project.folder / "data")),
+    )
+    project.edit("conf/cluster/catalog.yml", ("10 seconds", "1 second"))
+    project.edit(
+        "conf/cluster/spark.yml",
+        ("spark://127.0.0.1:7077", master),
+        ("executor.memory: 2g", "executor.memory: 600m"),
+        ("executor.cores: 2", "executor.cores: 1"),
+        ("partitions: 8", "partitions: 2"),
+        ("driver.host: null", "driver.host: 127.0.0.1"),
+        ("ui.port: 4040", "ui.port: 0"),
+    )
+    if archive:
+        configure(
+            project,
+            {
+                "spark.archives": f"{archive}#environment",
+                "spark.pyspark.python": "./environment/bin/python",
+            },
+        )
+
+
+def configure(project: Project, settings: dict[str, object]) -> None:
+    """Add settings to those of the environment."""
+    file = project.folder / "conf/cluster/spark.yml"
+    lines = [yaml.safe_dump({key: value}) for key, value in settings.items()]
+    file.write_text(file.read_text() + "".join(lines))
+
+
+@pytest.fixture
+def clustered(project, cluster, artifacts) -> Project:
+    """A project that can run on the cluster."""
+    settle(project, cluster.master, artifacts / "environment.tar.gz")
+    return project
+
+
+def driver_environment(project: Project) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(project.folder / "src")}
+
+
+def submit(project: Project, *options: str):
+    return sh(
+        *project.command("streams", "submit", CLUSTER, *options),
+        cwd=project.folder,
+        env=driver_environment(project),
+    )
+
+
+@contextmanager
+def live(project: Project, *options: str):
+    """Submit a run that goes on; its process is spark-submit's Java."""
+    log = project.folder.parent / f"submit-{free_port()}.log"
+    process = subprocess.Popen(
+        project.command("streams", "submit", CLUSTER, *options),
+        cwd=project.folder,
+        env=driver_environment(project),
+        stdout=log.open("w"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    run = LiveRun(process, log)
+    try:
+        yield run
+    finally:
+        if process.poll() is None:
+            run.kill()
+
+
+def deliveries_of(project: Project) -> list[str]:
+    files = committed_files(project.folder / "data/02_intermediate/inventory")
+    lines = [line for f in files for line in Path(f).read_text().splitlines()[1:]]
+    return without_processing_time(lines)
+
+
+def stock_of(project: Project, spark) -> list[str]:
+    stock = spark.read.format("delta").load(
+        str(project.folder / "data/03_primary/stock")
+    )
+    return sorted(
+        ",".join("" if v is None else str(v) for v in row) for row in stock.collect()
+    )
+
+
+def send(project: Project, number: int) -> None:
+    """Let a delivery arrive, at once, as a good sender does."""
+    row = {"sku": "ICE-01", "new_stock": number, "arrived_at": "2026-03-03T06:00:00Z"}
+    part = project.folder / f"data/01_raw/{number}.part"
+    part.write_text(json.dumps(row) + "\n")
+    part.rename(project.folder / f"data/01_raw/stream/inventory/more_{number}.json")
+
+
+def await_all(project: Project) -> None:
+    wait_until(
+        lambda: len(deliveries_of(project)) >= len(expected_deliveries(project)),
+        "all deliveries",
+    )
+
+
+# --- running -----------------------------------------------------------------
+
+
+def test_a_packaged_project_gives_on_a_cluster_the_rows_that_it_gives_here(
+    clustered, cluster, artifacts, spark, tmp_path
+):
+    """Somewhere with nothing but the wheel, the configuration and the entry script."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    archive = elsewhere / "conf-cold_store.tar.gz"
+    ok("tar", "-czf", archive, "--directory", clustered.folder, "conf")
+    shutil.copy(clustered.folder / "deploy/run.py", elsewhere)
+    printed = submit(clustered, "--dry-run").stdout.strip()
+    options = shlex.split(printed)[1:]
+    options = options[: options.index(str(clustered.folder / "deploy/run.py"))]
+    python = artifacts / "environment/bin/python"
+    options = [o.replace(str(clustered.python), str(python)) for o in options]
+
+    output = ok(
+        *(BIN / "spark-submit", *options, "run.py", CLUSTER, BOUNDED),
+        f"--conf-source={archive}",
+        cwd=elsewhere,
+    )
+
+    assert deliveries_of(clustered) == expected_deliveries(clustered)
+    assert stock_of(clustered, spark) == expected_stock(clustered)
+    assert clustered.lines(SENSOR) == expected_averages(clustered)
+    assert "processed.sensor: ended, last committed batch" in output
+
+
+def test_a_worker_that_dies_costs_no_row_and_sigterm_finishes_the_batch(
+    clustered, cluster
+):
+    with live(clustered, "--pipelines=inventory") as run:
+        run.says("int.new_inventory: batch")
+        for number in range(5):
+            send(clustered, number)
+        cluster.kill_worker()
+        cluster.add_worker("worker-again")
+        for number in range(5, 10):
+            send(clustered, number)
+        await_all(clustered)
+        code = run.stop()
+
+    assert code == 0, run.text
+    assert deliveries_of(clustered) == expected_deliveries(clustered)
+    stream = "int_new_inventory"
+    assert clustered.newest(stream) == clustered.newest(stream, "offsets")
+    assert "int.new_inventory: ended, last committed batch" in run.text
+
+
+def test_a_driver_that_is_killed_goes_on_where_it_was(clustered, spark):
+    with live(clustered, "--pipelines=inventory") as run:
+        run.says("int.new_inventory: batch")
+        for number in range(5):
+            send(clustered, number)
+        run.kill()
+
+    again = submit(clustered, "--pipelines=inventory", BOUNDED)
+
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert deliveries_of(clustered) == expected_deliveries(clustered)
+    assert stock_of(clustered, spark) == expected_stock(clustered)
+
+
+def test_the_exit_code_is_the_runs(clustered):
+    result = submit(clustered, "--pipelines=nowhere")
+
+    assert result.returncode == 1
+    assert "nowhere" in result.stdout + result.stderr
+
+
+def test_a_run_can_be_looked_at_afterwards(project):
+    project.edit(
+        "conf/base/spark.yml",
+        ("spark.ui.port: 0", "spark.eventLog.enabled: true\nspark.ui.port: 0"),
+    )
+
+    project.run("--pipelines=sensor")
+
+    events = project.folder / "logs/events"
+    history = f"-Dspark.history.fs.logDirectory={events.as_uri()}"
+    port = free_port()
+    server = subprocess.Popen(
+        [
+            Path(pyspark.__file__).parent / "bin/spark-class",
+            "org.apache.spark.deploy.history.HistoryServer",
+        ],
+        env={
+            **os.environ,
+            "SPARK_HISTORY_OPTS": f"{history} -Dspark.history.ui.port={port} "
+            "-Dspark.history.fs.update.interval=1s",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: "Cold Store" in applications(port), "the run's page")
+    finally:
+        server.kill()
+        server.wait()
+
+
+def applications(port: int) -> str:
+    try:
+        return fetch(f"http://127.0.0.1:{port}/api/v1/applications")
+    except OSError:
+        return ""
+
+
+# --- the command line --------------------------------------------------------
+
+
+def test_the_command_line_has_what_takes_effect_only_there(project):
+    project.edit(
+        "conf/cluster/spark.yml",
+        ("spark.executor.cores: 2", "spark.driver.memory: 3g\nspark.executor.cores: 2"),
+    )
+    options = ("--master=local[2]", "--dry-run", "--pipelines=inventory")
+
+    printed = submit(project, *options).stdout
+
+    words = shlex.split(printed)
+    given = dict(zip(words[1::2], words[2::2], strict=False))
+    assert given["--master"] == "local[2]"
+    assert given["--driver-memory"] == "3g"
+    assert given["--name"] == "Cold Store"
+    assert "io.delta:delta-spark_2.13:4.0.0" in given["--packages"]
+    assert "--env=cluster" in words and "--pipelines=inventory" in words
+    assert "spark.executor.cores" not in printed, "it takes effect later, too"
+
+
+def test_a_driver_in_a_kubernetes_cluster_runs_what_the_image_holds(project):
+    settings = {
+        "spark.submit.deployMode": "cluster",
+        "spark.kubernetes.container.image": "cold-store:1",
+        "spark.kubernetes.driver.secretKeyRef.KEY": "cold-store:key",
+        "packages": None,
+    }
+    configure(project, settings)
+
+    printed = submit(project, "--master=k8s://https://127.0.0.1:1", "--dry-run").stdout
+
+    assert "local:///opt/cold-store/run.py" in printed
+    assert "--conf-source=/opt/cold-store/conf" in printed
+    assert "spark.kubernetes.container.image=cold-store:1" in printed
+    assert "--packages" not in printed
+
+
+@pytest.mark.parametrize(
+    ("settings", "master", "sentence"),
+    [
+        ({}, "spark://127.0.0.1:PORT", "does not answer"),
+        (
+            {"spark.submit.deployMode": "cluster"},
+            "spark://127.0.0.1:PORT",
+            "a standalone cluster does not offer to Python",
+        ),
+        ({"spark.submit.deployMode": "cluster"}, "yarn", "type kedro package"),
+        (
+            {"spark.driver.secret.token": "deep"},
+            "local[1]",
+            "would be on a command line that everybody can read",
+        ),
+    ],
+)
+def test_what_cannot_be_submitted_is_one_sentence(project, settings, master, sentence):
+    configure(project, settings)
+
+    result = submit(project, f"--master={master}".replace("PORT", str(free_port())))
+
+    assert result.returncode == 1
+    said = " ".join((result.stdout + result.stderr).split())
+    assert sentence in said and "Traceback" not in said and "deep" not in said
+
+
+# --- what a cluster lacks ----------------------------------------------------
+
+
+def refused(project: Project, *options: str) -> str:
+    result = sh(*project.command("run", CLUSTER, *options), cwd=project.folder)
+    assert result.returncode == 1, result.stdout
+    said = " ".join((result.stdout + result.stderr).split())
+    assert "Traceback" not in said
+    assert not list((project.folder / "data").glob("04_checkpoint/*/offsets"))
+    return said
+
+
+def test_a_master_that_does_not_answer_is_said_so(project):
+    settle(project, f"spark://127.0.0.1:{free_port()}", None)
+
+    assert "does not answer" in refused(project)
+
+
+def test_executors_without_this_project_are_named(project, cluster):
+    settle(project, cluster.master, None)
+    configure(project, {"spark.pyspark.python": os.path.realpath(project.python)})
+
+    assert "give them this project's environment" in refused(project)
+
+
+def test_a_cluster_without_room_is_said_so(clustered):
+    clustered.edit("conf/cluster/spark.yml", ("cores: 1", "cores: 64"))
+
+    assert "has given this run no executor within" in refused(clustered)
+
+
+def test_a_folder_that_executors_do_not_see_is_named(project, artifacts, tmp_path):
+    hidden = f'mount -t tmpfs tmpfs {project.folder / "data"} && exec "$@"'
+    alone = ("unshare", "--mount", "sh", "-c", hidden, "sh")
+    if sh(*alone, "true").returncode:
+        pytest.skip("a mount cannot be hidden from others here (unshare --mount)")
+    (tmp_path / "cluster").mkdir()
+    with standalone(tmp_path / "cluster", *alone) as lonely:
+        settle(project, lonely.master, artifacts / "environment.tar.gz")
+        said = refused(project, "--pipelines=inventory")
+
+    assert "data/04_checkpoint/int_new_inventory is not the same folder on" in said
+
+
+def test_a_jar_that_only_the_driver_has_is_named(clustered, spark):
+    """Where the image of executors is older than that of the driver, for example."""
+    jars = [str(jar) for jar in (Path.home() / ".ivy2.5.2/jars").glob("io.delta_*.jar")]
+    assert jars, "the session of the tests has downloaded them"
+    settings = {
+        "packages": {"delta": {"package": None}},
+        "spark.driver.extraClassPath": ":".join(jars),
+    }
+    configure(clustered, settings)
+
+    result = sh(
+        *clustered.command("run", CLUSTER, "--pipelines=inventory", BOUNDED),
+        cwd=clustered.folder,
+    )
+
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode == 1
+    assert "processed.stock failed" in said
+    assert "executors lack a jar that the driver has" in said
+
+
+def test_another_spark_than_pyspark_is_refused_with_both_versions(project, tmp_path):
+    """SPARK_HOME often points at the cluster's Spark, which runs then."""
+    ok("uv", "venv", "-q", tmp_path / "other")
+    python = tmp_path / "other/bin/python"
+    ok("uv", "pip", "install", "-q", "--python", python, "pyspark")
+    (home,) = (tmp_path / "other").glob("lib/*/site-packages/pyspark")
+
+    result = sh(
+        *project.command("run", "--pipelines=sensor"),
+        cwd=project.folder,
+        env={**os.environ, "SPARK_HOME": str(home)},
+    )
+
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode == 1
+    assert re.search(r"Spark is [\d.]+ here, and the installed pyspark 4\.0\.0;", said)
+
+
+def test_a_wheel_without_configuration_says_what_is_missing(project, tmp_path):
+    result = sh(
+        *(project.python, "-m", "cold_store"),
+        cwd=tmp_path,
+        env=driver_environment(project),
+    )
+
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode == 1
+    assert "--conf-source" in said and "Traceback" not in said
+
+
+# --- files for Docker and Kubernetes -----------------------------------------
+
+
+def test_the_dockerfile_is_clean(generated):
+    ok(BIN / "hadolint", "--ignore=DL3013", generated.folder / "deploy/Dockerfile")
+
+
+def test_the_dockerfile_pins_the_spark_of_the_project(generated):
+    text = (generated.folder / "deploy/Dockerfile").read_text()
+    pinned = re.search(
+        r"pyspark==([\d.]+)", (generated.folder / "pyproject.toml").read_text()
+    )
+    assert pinned and f"FROM spark:{pinned[1]}-" in text
+
+
+def test_the_application_fits_the_operators_schema(generated):
+    jsonschema = pytest.importorskip("jsonschema")
+    go = shutil.which("go")
+    if not go:
+        pytest.skip("the operator's schema is a Go module, and there is no go here")
+    found = sh(go, "mod", "download", "-json", OPERATOR)
+    if found.returncode:
+        pytest.skip(f"the operator's module cannot be had: {found.stdout[-200:]}")
+    crd = yaml.safe_load((Path(json.loads(found.stdout)["Dir"]) / CRD).read_text())
+    (version,) = [v for v in crd["spec"]["versions"] if v["name"] == "v1beta2"]
+    schema = strict(version["schema"]["openAPIV3Schema"])
+    file = generated.folder / "deploy/spark-application.yaml"
+
+    jsonschema.validate(yaml.safe_load(file.read_text()), schema)
+
+    broken = yaml.safe_load(file.read_text())
+    broken["spec"]["driver"]["gracePeriod"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="gracePeriod"):
+        jsonschema.validate(broken, schema)
+
+
+def strict(schema):
+    """Refuse keys that a schema does not name, as Kubernetes does."""
+    if isinstance(schema, dict):
+        schema = {key: strict(value) for key, value in schema.items()}
+        if "properties" in schema and isinstance(schema["properties"], dict):
+            if (
+                schema.get("type") == "object"
+                and "x-kubernetes-preserve-unknown-fields" not in schema
+            ):
+                schema.setdefault("additionalProperties", False)
+    return schema
+
+
+def test_jars_are_downloaded_for_an_image(project):
+    printed = ok(
+        *project.command("streams", "jars", "dist/jars", CLUSTER), cwd=project.folder
+    )
+
+    names = [jar.name for jar in (project.folder / "dist/jars").iterdir()]
+    assert "delta-spark_2.13-4.0.0.jar" in names
+    assert not [name for name in names if name.startswith("scala-library")]
+    assert "delta-spark_2.13-4.0.0.jar" in printed

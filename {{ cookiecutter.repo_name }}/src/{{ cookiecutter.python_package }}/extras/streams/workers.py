@@ -1,0 +1,131 @@
+"""What the workers of a cluster must have before a stream starts there."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Silence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pyspark import __version__
+from pyspark.sql import SparkSession
+
+from .errors import first_sentence
+from .files import is_remote
+from .session import has_local_files, shown
+
+PATIENCE = 90.0  # seconds in which a cluster must have given us an executor
+LOOKS = 4  # tasks at least, so that more than one executor answers
+PACKAGE = __name__.partition(".")[0]
+GROUP = "workers"
+
+
+def problems(spark: SparkSession, paths: set[str]) -> Iterator[str]:
+    """Find out whether executors have our code and see the folders that we see."""
+    master = str(spark.sparkContext.master)
+    if master.startswith("local"):
+        return
+    local = {path for path in paths if not is_remote(path)} if has_local_files() else ()
+    with _marks(sorted(local)) as marks:
+        try:
+            answers = _ask(spark, marks)
+        except Silence:
+            yield (
+                f"the cluster at {master} has given this run no executor within "
+                f"{PATIENCE:.0f} seconds; look at its page for workers with free cores "
+                "and memory (spark.executor.memory and spark.executor.cores of spark.yml)"
+            )
+            return
+        except Exception as error:
+            yield (
+                f"Python does not run on the executors: {first_sentence(error)}; give "
+                "them this project's environment, see docs/deploy.md"
+            )
+            return
+    yield from sorted({p for answer in answers for p in _lacks(answer, marks)})
+
+
+def _lacks(answer: dict[str, Any], marks: dict[str, str]) -> Iterator[str]:
+    host = answer["host"]
+    for path, mark in marks.items():
+        if mark not in answer["seen"]:
+            yield (
+                f"{shown(path)} is not the same folder on {host}, where executors run; "
+                "put it on a disk that all machines share, or an object store (data in "
+                "conf/cluster/globals.yml)"
+            )
+    if answer["pyspark"] != __version__:
+        yield (
+            f"executors on {host} run pyspark {answer['pyspark']}, and the driver "
+            f"{__version__}; give them the same"
+        )
+    if answer["missing"]:
+        yield (
+            f"executors on {host} cannot import {PACKAGE} ({answer['missing']}); give "
+            "them this project's environment, see docs/deploy.md"
+        )
+
+
+def _ask(spark: SparkSession, marks: dict[str, str]) -> list[dict[str, Any]]:
+    """Run a few small tasks; they tell what they see."""
+    context = spark.sparkContext
+    tasks = max(LOOKS, context.defaultParallelism)
+    package, names = PACKAGE, list(marks.values())
+
+    def look(
+        _: Any,
+    ) -> Iterator[dict[str, Any]]:  # travels by value, as workers lack us
+        import importlib  # noqa: PLC0415
+        import os  # noqa: PLC0415
+        import socket  # noqa: PLC0415
+
+        import pyspark  # noqa: PLC0415
+
+        missing = ""
+        try:
+            importlib.import_module(f"{package}.extras.datasets")
+        except ImportError as error:
+            missing = str(error)
+        yield {
+            "host": socket.gethostname(),
+            "pyspark": pyspark.__version__,
+            "missing": missing,
+            "seen": [name for name in names if os.path.exists(name)],
+        }
+
+    def ask() -> list[dict[str, Any]]:
+        context.setJobGroup(GROUP, "what executors have and see", True)
+        return context.parallelize(range(tasks), tasks).mapPartitions(look).collect()
+
+    thread = ThreadPoolExecutor(1)
+    try:
+        return thread.submit(ask).result(PATIENCE)
+    except Silence:
+        context.cancelJobGroup(GROUP)
+        raise
+    finally:
+        thread.shutdown(wait=False)
+
+
+@contextmanager
+def _marks(paths: list[str]) -> Iterator[dict[str, str]]:
+    """Leave a file near each path for a moment, for others to see."""
+    folders = {path: _nearest_folder(Path(path)) for path in paths}
+    name = f".seen-{uuid4()}"
+    marks = {path: str(folder / name) for path, folder in folders.items()}
+    try:
+        for path, mark in list(marks.items()):
+            try:
+                Path(mark).touch()
+            except OSError:  # a source that is read only: see whether it is there
+                marks[path] = path
+        yield marks
+    finally:
+        for mark in set(marks.values()):
+            if mark.endswith(name):
+                Path(mark).unlink(missing_ok=True)
+
+
+def _nearest_folder(path: Path) -> Path:
+    return next(p for p in (path, *path.parents) if p.is_dir())
