@@ -42,6 +42,7 @@ def main(chosen: list[str]) -> int:
         "messages": messages,
         "store": calls_to_a_store,
         "sinks": one_read_many_sinks,
+        "cluster": on_a_cluster,
     }
     file = HERE / "results.json"
     results = json.loads(file.read_text()) if file.exists() else {}
@@ -430,6 +431,37 @@ def one_read_many_sinks(scratch: Path) -> list[dict]:
             f"{apart_s:.1f} s",
         )
         rows.append(row)
+    return rows
+
+
+# --- a cluster ---------------------------------------------------------------
+
+
+def on_a_cluster(scratch: Path) -> list[dict]:
+    """The same jobs on two cores of this machine, and on two workers of a core each."""
+    readings = make_readings(scratch / "readings", files=10, rows=50_000)
+    measured = measured_by("cluster.py", new_project(scratch / "cluster", readings))
+    rows = []
+    for job in ("windows", "kafka"):
+        here, there = measured[job]["local[2]"], measured[job]["cluster"]
+        row = result(
+            f"seconds a batch, {job}: two one-core workers against local[2]",
+            there / here,
+            "reported",
+            True,
+            f"{there:.2f} s against {here:.2f} s, medians of warm batches",
+        )
+        rows.append(row)
+    wheel, project = measured["start"]["wheel"], measured["start"]["project"]
+    rows.append(
+        result(
+            "seconds to the first committed batch: packaged against kedro run",
+            wheel / project,
+            "reported",
+            True,
+            f"{wheel:.1f} s against {project:.1f} s, medians of {ROUNDS}",
+        )
+    )
     return rows
 
 

@@ -33,6 +33,10 @@ PIPELINE = """\
 from kedro.pipeline import Node, Pipeline
 
 
+def write(batch, batch_id, folder):
+    batch.write.mode("overwrite").parquet(f"{folder}/batch_id={batch_id}")
+
+
 def create_pipeline():
     return Pipeline([Node(lambda rows: rows, "raw.sensor", "copied", name="copy")])
 """
@@ -42,14 +46,8 @@ STREAM = {
 }
 BATCHES = {
     "type": f"{PACKAGE}.extras.datasets.MicroBatchDataset",
-    "datasets": [
-        {
-            "type": "spark.SparkDatasetV2",
-            "filepath": "${globals:bucket}/copied/batch_id={batch_id}",
-            "file_format": "parquet",
-            "save_args": {"mode": "overwrite"},
-        }
-    ],
+    "function": f"{PACKAGE}.pipelines.copy.write",
+    "arguments": {"folder": "${globals:bucket}/copied"},
     "save_args": STREAM["save_args"],
 }
 FILES = {"file_format": "parquet", "filepath": "${globals:bucket}/copied"}

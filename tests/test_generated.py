@@ -253,6 +253,8 @@ def test_every_command_of_its_readme_is_one_that_the_tests_run(pristine):
         "kedro package": "test_runs.py: packaged",
         'pip install -e ".[viz]" && kedro viz': "test_runs.py: viz",
         **KAFKA,
+        "kedro streams feed --env=s3": "test_s3.py: feed",
+        "kedro run --env=s3": "test_s3.py: a bucket",
         "kedro streams status": "test_supervision.py: seeing",
         "kedro streams reset processed.sensor": "test_supervision.py: starting over",
     }
@@ -267,5 +269,7 @@ def test_every_command_of_the_starters_readme_is_one_that_the_tests_run():
         'kedro new --starter=spark-streaming --name="Cold Store"': "test_starter.py",
         "cd cold-store && pip install -e . && kedro run": "test_runs.py: the demo, live",
         **KAFKA,
+        "kedro streams submit --env=cluster --dry-run": "test_cluster.py: packaged",
+        "kedro streams submit --env=cluster": "test_cluster.py: driver",
     }
     assert commands_of(ROOT / "README.md") == tested.keys()
