@@ -2,12 +2,13 @@
 
 import base64
 import fcntl
+import random
 import socket
 import subprocess
 import tarfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -66,9 +67,12 @@ transaction.state.log.min.isr=1
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+    """Return a port that nobody is given by chance before a server is there to take it."""
+    while True:
+        port = random.randint(15_000, 30_000)  # the system itself gives others away
+        with socket.socket() as taken, suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager

@@ -38,6 +38,7 @@ SENTENCE = (
     "message %d of partition %d of topic %s cannot be read: %s; to go on without it, set "
     "payload.malformed: drop, or keep"
 )
+DETECTED = "Malformed records are detected"  # as Spark says it
 TOMBSTONE = "it has no value (a tombstone)"
 EMPTY = "it is empty"
 
@@ -211,11 +212,14 @@ class _Text:
         schema = self._struct(written)
         if self._format != "json" or not all(field.nullable for field in schema):
             return None
-        # Of blanks Spark would make a row without values, and not fail.
-        text = F.nullif(F.btrim(value.cast("string"), F.lit(" \t\r\n")), F.lit(""))
+        text = F.nullif(value.cast("string"), F.lit(""))
         broken = F.lit("{")  # in place of nothing, so that it fails
         some = F.coalesce(text, F.when(~is_deletion, broken))
-        return F.from_json(some, schema, {**_texts(self._options), "mode": "FAILFAST"})
+        options = {**_texts(self._options), "mode": "FAILFAST"}
+        # Of blanks Spark makes nothing, and does not fail.
+        blank = F.raise_error(F.lit(f"{DETECTED}: blanks")).cast(schema)
+        parsed = F.from_json(some, schema, options)
+        return F.coalesce(parsed, F.when(~is_deletion, blank))
 
     def _struct(self, written: StructType | None) -> StructType:
         schema = schemas.struct_of(schemas.loaded(self._schema) or written or "")
