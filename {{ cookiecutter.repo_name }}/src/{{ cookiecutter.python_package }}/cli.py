@@ -119,7 +119,6 @@ def broker(env: str, port: int | None) -> None:
 def feed(env: str | None, rate: int, now: bool) -> None:
     """Send the rows of the sample files to where the streams read."""
     with _topology(None) as samples, _topology(env) as targets:
-        checks.refuse(checks.silent_stores(targets))
         for line in send_samples(samples, targets, rate, now):
             click.echo(line)
 
