@@ -137,28 +137,26 @@ def test_an_outage_in_the_middle_of_a_run_costs_no_row(project, store, place):
 def test_answers_that_fail_lose_nothing_and_double_nothing(
     project, store, place, status
 ):
-    """PUTs fail in each of the places that a stream writes to."""
+    """One PUT fails in each of the places that a stream writes to."""
     project.edit("conf/base/parameters.yml", ("attempts: 3", "attempts: 20"))
     project.edit(
         "conf/base/parameters.yml", ("backoff: 5 seconds", "backoff: 1 second")
     )
     feed(project)
-    left = dict.fromkeys(["/offsets/", "/commits/", "/_spark_metadata/", "/part-"], 5)
+    places = ["/offsets/", "/commits/", "/_spark_metadata/", "/part-"]
     watched = ("04_checkpoint/int_new_inventory", "02_intermediate/inventory")
 
     def fault(method: str, path: str) -> int | None:
-        """Fail more often than the connector tries, in each place."""
-        hit = next((p for p in left if p in path), None)
+        hit = next((p for p in places if p in path), None)
         if method != "PUT" or hit is None or not any(w in path for w in watched):
             return None
-        left[hit] -= 1
-        return status if left[hit] >= 0 else None
+        places.remove(hit)
+        return status
 
     store.fault = fault
-    output = project.run(S3, "--pipelines=inventory")
+    project.run(S3, "--pipelines=inventory")
 
-    assert max(left.values()) < 0, f"not all was tried: {left}"
-    assert "int.new_inventory failed, restart 1 of 20" in output
+    assert not places, f"never written: {places}"
     deliveries = store.committed(f"{place}/02_intermediate/inventory")
     assert without_processing_time(deliveries) == expected_deliveries(project)
     assert stock_in(store, place) == expected_stock(project)
