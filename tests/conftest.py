@@ -127,12 +127,14 @@ class Project:
         return ok(*self.command("run", BOUNDED, *arguments), cwd=self.folder)
 
     @contextmanager
-    def live(self, *arguments: str, **kwargs) -> Iterator[LiveRun]:
+    def live(
+        self, *arguments: str, command: tuple[str, ...] = ("run",), **kwargs
+    ) -> Iterator[LiveRun]:
         """Start a live run whose output goes to a file; leave none behind."""
         number = len(list(self.folder.parent.glob("live-*.log")))
         log = self.folder.parent / f"live-{number}.log"
         process = subprocess.Popen(
-            self.command("run", *arguments),
+            self.command(*command, *arguments),
             cwd=self.folder,
             stdout=log.open("w"),
             stderr=subprocess.STDOUT,

@@ -35,7 +35,6 @@ class Proxy(ThreadingHTTPServer):
         self._filer = filer
         self.calls: list[tuple[str, str]] = []  # what was done, and to which path
         self.fault: Fault = lambda method, path: None
-        self.failed: list[str] = []
         self.is_down = False
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
         self._thread.start()
@@ -110,7 +109,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.calls.append((self._kind(), self.path + named))
         status = self.server.fault(self.command, self.path)
         if status:
-            self.server.failed.append(f"{self.command} {self.path} {status}")
             self._answer(status, {}, b"")
             return
         behind = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=60)

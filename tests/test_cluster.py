@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
@@ -14,7 +13,7 @@ import pytest
 import yaml
 from chaos import committed_files
 from clusters import standalone
-from conftest import BIN, BOUNDED, ROOT, LiveRun, Project, ok, sh, wait_until
+from conftest import BIN, BOUNDED, ROOT, Project, ok, sh, wait_until
 from servers import free_port
 from shell import fetch
 from test_runs import (
@@ -100,24 +99,10 @@ def submit(project: Project, *options: str):
     )
 
 
-@contextmanager
 def live(project: Project, *options: str):
     """Submit a run that goes on; its process is spark-submit's Java."""
-    log = project.folder.parent / f"submit-{free_port()}.log"
-    process = subprocess.Popen(
-        project.command("streams", "submit", CLUSTER, *options),
-        cwd=project.folder,
-        env=driver_environment(project),
-        stdout=log.open("w"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    run = LiveRun(process, log)
-    try:
-        yield run
-    finally:
-        if process.poll() is None:
-            run.kill()
+    command = ("streams", "submit", CLUSTER)
+    return project.live(*options, command=command, env=driver_environment(project))
 
 
 def deliveries_of(project: Project) -> list[str]:
