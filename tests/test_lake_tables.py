@@ -1,6 +1,7 @@
 """Tables of Delta and Iceberg, written and read by streams."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import ROWS, finish, forget_newest_commit, run_in_process, wait_until
@@ -54,6 +55,19 @@ def test_a_stream_makes_a_table_and_another_reads_it(
         file_format="parquet", filepath=str(tmp_path / "copy"), streaming=False
     )
     assert rows(copy.load()) == ROWS
+
+
+def test_a_thread_that_has_not_spoken_to_spark_finds_the_table(
+    dataset, source, arguments, place
+):
+    there = dataset(**place, save_args=arguments)
+    stream = source.load()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(there.save, stream).result()
+    finish(there)
+
+    assert rows(dataset(**place, streaming=False).load()) == ROWS
 
 
 def test_a_whole_result_replaces_the_table(dataset, source, arguments, place, tmp_path):

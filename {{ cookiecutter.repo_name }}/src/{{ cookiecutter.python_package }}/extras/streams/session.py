@@ -125,7 +125,16 @@ def get_spark(*formats: str) -> SparkSession:
             _adapt(session)
             _hand_over_secrets(session)
             _State.warned_about = running
+        _settle_in_this_thread(session)
         return session
+
+
+def _settle_in_this_thread(session: SparkSession) -> None:
+    """Let Java find our settings: in a thread it has not seen it knows no catalog."""
+    java: Any = session._jvm
+    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(
+        session._jsparkSession
+    )
 
 
 def stop_spark() -> None:
