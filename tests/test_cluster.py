@@ -128,13 +128,6 @@ def send(project: Project, number: int) -> None:
     part.rename(project.folder / f"data/01_raw/stream/inventory/more_{number}.json")
 
 
-def await_all(project: Project) -> None:
-    wait_until(
-        lambda: len(deliveries_of(project)) >= len(expected_deliveries(project)),
-        "all deliveries",
-    )
-
-
 # --- running -----------------------------------------------------------------
 
 
@@ -144,8 +137,10 @@ def test_a_packaged_project_gives_on_a_cluster_the_rows_that_it_gives_here(
     """Somewhere with nothing but the wheel, the configuration and the entry script."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    archive = elsewhere / "conf-cold_store.tar.gz"
-    ok("tar", "-czf", archive, "--directory", clustered.folder, "conf")
+    ok(*clustered.command("package"), cwd=clustered.folder)
+    archive = shutil.copy(
+        clustered.folder / "dist/conf-cold_store.tar.gz", elsewhere / "conf.tar.gz"
+    )
     shutil.copy(clustered.folder / "deploy/run.py", elsewhere)
     printed = submit(clustered, "--dry-run").stdout.strip()
     options = shlex.split(printed)[1:]
@@ -166,21 +161,25 @@ def test_a_packaged_project_gives_on_a_cluster_the_rows_that_it_gives_here(
 
 
 def test_a_worker_that_dies_costs_no_row_and_sigterm_finishes_the_batch(
-    clustered, cluster
+    clustered, cluster, spark
 ):
     with live(clustered, "--pipelines=inventory") as run:
-        run.says("int.new_inventory: batch")
+        run.says("processed.stock: batch")
         for number in range(5):
             send(clustered, number)
         cluster.kill_worker()
         cluster.add_worker("worker-again")
         for number in range(5, 10):
             send(clustered, number)
-        await_all(clustered)
+        wait_until(
+            lambda: stock_of(clustered, spark) == expected_stock(clustered),
+            "all deliveries in stock",
+        )
         code = run.stop()
 
     assert code == 0, run.text
     assert deliveries_of(clustered) == expected_deliveries(clustered)
+    assert stock_of(clustered, spark) == expected_stock(clustered)
     stream = "int_new_inventory"
     assert clustered.newest(stream) == clustered.newest(stream, "offsets")
     assert "int.new_inventory: ended, last committed batch" in run.text
@@ -198,6 +197,18 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(clustered, spark):
     assert again.returncode == 0, again.stdout + again.stderr
     assert deliveries_of(clustered) == expected_deliveries(clustered)
     assert stock_of(clustered, spark) == expected_stock(clustered)
+
+
+def test_sigterm_to_python_finishes_the_batch_as_one_to_java_does(project):
+    settle(project, "local[2]", None)
+    with live(project, "--pipelines=sensor") as run:
+        run.says("processed.sensor: batch")
+        (python,) = run.started("run.py")
+        python.terminate()
+        code = run.end()
+
+    assert code == 0, run.text
+    assert "processed.sensor: ended, last committed batch" in run.text
 
 
 def test_the_exit_code_is_the_runs(clustered):
@@ -283,6 +294,28 @@ def test_a_driver_in_a_kubernetes_cluster_runs_what_the_image_holds(project):
     assert "--conf-source=/opt/cold-store/conf" in printed
     assert "spark.kubernetes.container.image=cold-store:1" in printed
     assert "--packages" not in printed
+
+
+def test_a_driver_in_a_yarn_cluster_gets_configuration_and_environment_along(project):
+    settings = {
+        "spark.submit.deployMode": "cluster",
+        "spark.archives": "dist/environment.tar.gz#environment",
+        "spark.pyspark.python": "./environment/bin/python",
+    }
+    configure(project, settings)
+    archive = project.folder / "dist/conf-cold_store.tar.gz"
+    archive.parent.mkdir()
+    archive.touch()
+
+    words = shlex.split(submit(project, "--master=yarn", "--dry-run").stdout)
+
+    given = dict(zip(words[1::2], words[2::2], strict=False))
+    assert (given["--master"], given["--deploy-mode"]) == ("yarn", "cluster")
+    assert given["--files"] == str(archive)
+    assert given["--archives"] == "dist/environment.tar.gz#environment"
+    assert "spark.pyspark.python=./environment/bin/python" in words
+    script = words.index(str(project.folder / "deploy/run.py"))
+    assert words[script + 1] == f"--conf-source={archive.name}"
 
 
 @pytest.mark.parametrize(
@@ -456,12 +489,64 @@ def strict(schema):
     return schema
 
 
-def test_jars_are_downloaded_for_an_image(project):
-    printed = ok(
-        *project.command("streams", "jars", "dist/jars", CLUSTER), cwd=project.folder
+@pytest.fixture
+def image(project, artifacts, tmp_path) -> Path:
+    """What the Dockerfile makes, without a container: its commands, in a folder."""
+    shutil.copytree(artifacts, project.folder / "dist", symlinks=True)
+    ok(*project.command("streams", "jars", "dist/jars", CLUSTER), cwd=project.folder)
+    ok("python3", "-m", "venv", tmp_path / "python")
+    shutil.copytree(Path(pyspark.__file__).parent, tmp_path / "opt/spark")
+    (tmp_path / "opt/cold-store").mkdir()
+    places = {
+        "/opt/": f"{tmp_path}/opt/",
+        "/tmp/": f"{tmp_path}/tmp/",
+        "185": str(os.getuid()),
+    }
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}/python/bin:{os.environ['PATH']}",
+        "PIP_FIND_LINKS": str(ROOT / ".cache/wheels"),
+    }
+    here = project.folder
+    text = (project.folder / "deploy/Dockerfile").read_text().replace("\\\n", " ")
+    for line in text.splitlines():
+        kind, _, words = line.partition(" ")
+        for path, ours in places.items():
+            words = words.replace(path, ours)
+        if kind == "COPY":
+            *sources, target = words.split()
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
+            make = f"mkdir -p {target} && " if target.endswith("/") else ""
+            contents = " ".join(f"{s}." if s.endswith("/") else s for s in sources)
+            words, folder = f"{make}cp -r {contents} {target}", project.folder
+        elif kind == "RUN":
+            folder = here
+        else:
+            here = Path(words) if kind == "WORKDIR" else here
+            continue
+        ok("bash", "-ec", words, cwd=folder, env=environment)
+    return tmp_path
+
+
+def test_what_the_dockerfile_makes_runs_and_downloads_nothing(project, image, spark):
+    settle(project, "local[2]", None)
+    work = image / "opt/cold-store"
+    shutil.copytree(project.folder / "conf", work / "conf")
+    (image / "home").mkdir()
+
+    ok(
+        *(image / "opt/spark/bin/spark-submit", "--master=local[2]", "run.py"),
+        *(CLUSTER, BOUNDED, f"--conf-source={work / 'conf'}"),
+        cwd=work,
+        env={
+            "PATH": f"{image}/python/bin:{os.environ['PATH']}",
+            "HOME": str(image / "home"),
+            "JAVA_TOOL_OPTIONS": f"-Duser.home={image / 'home'}",
+            "SPARK_HOME": str(image / "opt/spark"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "KEDRO_DISABLE_TELEMETRY": "1",
+        },
     )
 
-    names = [jar.name for jar in (project.folder / "dist/jars").iterdir()]
-    assert "delta-spark_2.13-4.0.0.jar" in names
-    assert not [name for name in names if name.startswith("scala-library")]
-    assert "delta-spark_2.13-4.0.0.jar" in printed
+    assert stock_of(project, spark) == expected_stock(project)
+    assert not list((image / "home").rglob("*.jar"))

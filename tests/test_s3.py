@@ -45,13 +45,15 @@ def stock_in(store: Proxy, place: str) -> list[str]:
     return sorted(",".join(row) for row in texts)
 
 
-def feed(project: Project) -> None:
-    fed = project.kedro("streams", "feed", S3, "--rate=1000")
-    assert fed.returncode == 0, fed.stdout + fed.stderr
+def deliver(project: Project, store: Proxy, place: str, number: int = 0) -> None:
+    """Put the sample deliveries into the bucket."""
+    for file in (project.folder / "data/01_raw/stream/inventory").glob("*.json"):
+        store.put(f"{place}/01_raw/inventory/{number}_{file.name}", file.read_text())
 
 
 def test_a_bucket_gives_the_rows_that_files_give(project, store, place):
-    feed(project)
+    fed = project.kedro("streams", "feed", S3, "--rate=1000")
+    assert fed.returncode == 0, fed.stdout + fed.stderr
 
     text = project.run(S3)
 
@@ -92,6 +94,17 @@ def test_what_the_store_refuses_is_one_sentence_before_any_stream_starts(
     assert SECRET not in said and "not-the-key" not in said
 
 
+@pytest.mark.parametrize("command", ["status", "reset int.new_inventory", "feed"])
+def test_other_commands_say_it_in_a_sentence_as_well(project, store, place, command):
+    credentials(project, store, **{"fs.s3a.secret.key": "not-the-key"})
+
+    told = project.kedro("streams", *command.split(), S3)
+
+    said = " ".join((told.stdout + told.stderr).split())
+    assert told.returncode == 1
+    assert "the store refuses the keys" in said and "Traceback" not in said
+
+
 def test_missing_credentials_are_one_sentence(project, place):
     (project.folder / "conf/s3/credentials.yml").unlink()
 
@@ -105,7 +118,7 @@ def test_missing_credentials_are_one_sentence(project, place):
 
 
 def test_an_outage_in_the_middle_of_a_run_costs_no_row(project, store, place):
-    feed(project)
+    deliver(project, store, place)
     with project.live(S3, "--pipelines=inventory") as run:
         wait_until(
             lambda: (
@@ -119,7 +132,7 @@ def test_an_outage_in_the_middle_of_a_run_costs_no_row(project, store, place):
             run.says("failed, restart 3 of 3")  # half a minute later
         finally:
             store.is_down = False
-        feed(project)
+        deliver(project, store, place, 1)
         twice = sorted(expected_deliveries(project) * 2)
         wait_until(
             lambda: (
@@ -133,30 +146,40 @@ def test_an_outage_in_the_middle_of_a_run_costs_no_row(project, store, place):
         assert run.stop() == 0, run.text
 
 
+def await_restart(run) -> None:
+    """Wait until the stream has failed once more."""
+    said = "int.new_inventory failed, restart"
+    before = run.text.count(said)
+    wait_until(lambda: run.text.count(said) > before, said)
+
+
 @pytest.mark.parametrize("status", [500, 503, 412])
 def test_answers_that_fail_lose_nothing_and_double_nothing(
     project, store, place, status
 ):
-    """One PUT fails in each of the places that a stream writes to."""
+    """Wherever a stream writes, the store refuses until the stream is restarted."""
+    project.edit("conf/base/spark.yml", ("throttle.limit: 7", "throttle.limit: 3"))
     project.edit("conf/base/parameters.yml", ("attempts: 3", "attempts: 20"))
     project.edit(
         "conf/base/parameters.yml", ("backoff: 5 seconds", "backoff: 1 second")
     )
-    feed(project)
-    places = ["/offsets/", "/commits/", "/_spark_metadata/", "/part-"]
-    watched = ("04_checkpoint/int_new_inventory", "02_intermediate/inventory")
+    deliver(project, store, place)
+    watched = ("04_checkpoint/int_new_inventory/", "02_intermediate/inventory/")
+    refused: list[str] = []
 
     def fault(method: str, path: str) -> int | None:
-        hit = next((p for p in places if p in path), None)
-        if method != "PUT" or hit is None or not any(w in path for w in watched):
-            return None
-        places.remove(hit)
-        return status
+        is_refused = method == "PUT" and any(part in path for part in refused)
+        return status if is_refused and any(w in path for w in watched) else None
 
     store.fault = fault
-    project.run(S3, "--pipelines=inventory")
+    with project.live(S3, "--pipelines=inventory") as run:
+        for part in ("/offsets/", "/part-", "/_spark_metadata/", "/commits/"):
+            refused[:] = [part]
+            await_restart(run)
+        refused.clear()
+        run.says("processed.stock: batch")
+        assert run.stop() == 0, run.text
 
-    assert not places, f"never written: {places}"
     deliveries = store.committed(f"{place}/02_intermediate/inventory")
     assert without_processing_time(deliveries) == expected_deliveries(project)
     assert stock_in(store, place) == expected_stock(project)

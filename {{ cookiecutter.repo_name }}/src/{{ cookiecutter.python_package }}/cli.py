@@ -17,6 +17,7 @@ from kedro.pipeline import Pipeline
 
 from .extras.streams import checks, local_kafka
 from .extras.streams.dry_run import dry_run
+from .extras.streams.errors import TROUBLE
 from .extras.streams.feed import send_samples
 from .extras.streams.reset import plan_reset
 from .extras.streams.session import project_path, refuse_unreachable
@@ -162,7 +163,12 @@ def _context(env: str | None) -> Iterator[KedroContext]:
 @contextmanager
 def _topology(env: str | None) -> Iterator[Topology]:
     with _context(env) as context:
-        yield Topology(_pipeline(",".join(pipelines)), context.catalog)
+        topology = Topology(_pipeline(",".join(pipelines)), context.catalog)
+        try:
+            yield topology
+        except TROUBLE:
+            checks.refuse(checks.silent_stores(topology))
+            raise
 
 
 def _pipeline(names: str | None) -> Pipeline:

@@ -113,22 +113,26 @@ class Backlog:
 
     def count(self) -> tuple[int, int] | None:
         """Count the files there that were read, and those that wait; None if unknown."""
-        if any(at(folder).has_folders() for folder in self._folders):
+        names = {folder: at(folder).names() for folder in self._folders}
+        if any(map(_holds_folders, names.values())):
             return None  # partitions
         for source in at(self._sources).names():
             log = self._logs.setdefault(source, FileLog(f"{self._sources}/{source}"))
             self._read |= log.news()
-        there = set().union(*map(self._files_of, self._folders))
+        there = set().union(*[self._files_of(f, found) for f, found in names.items()])
         self._read &= there  # files that were deleted are of no interest any more
         return len(self._read), len(there - self._read)
 
-    def _files_of(self, folder: str) -> set[str]:
+    def _files_of(self, folder: str, names: list[str]) -> set[str]:
         """Return what a folder holds; of a stream's output, what was committed."""
-        names = at(folder).names()
-        if "_spark_metadata" in names:
+        if "_spark_metadata/" in names:
             self._there[folder] |= self._written[folder].news()
             return self._there[folder]
         return {f"{_bare(folder)}/{name}" for name in names if name[0] not in "._"}
+
+
+def _holds_folders(names: list[str]) -> bool:
+    return any(name[0] not in "._" and name[-1] == "/" for name in names)
 
 
 def _bare(path: str) -> str:

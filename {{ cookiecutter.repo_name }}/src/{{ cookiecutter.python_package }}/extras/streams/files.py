@@ -3,10 +3,15 @@
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
+
 from .session import get_spark, has_local_files
+
+ABSENT = "FileNotFoundException"  # Java's word for it
 
 
 def is_remote(path: str) -> bool:
@@ -30,12 +35,9 @@ class Local:
         return self.path.exists()
 
     def names(self) -> list[str]:
-        """Return the names of what the folder holds; none if there is no folder."""
-        return os.listdir(self.path) if self.path.is_dir() else []
-
-    def has_folders(self) -> bool:
-        """Whether the folder holds others, but for hidden ones."""
-        return any(f.is_dir() and f.name[0] not in "._" for f in self.path.glob("*"))
+        """Return the names of what the folder holds; of folders, ending in a slash."""
+        found = os.scandir(self.path) if self.path.is_dir() else ()
+        return [f"{entry.name}/" if entry.is_dir() else entry.name for entry in found]
 
     def read(self) -> str | None:
         """Return what a small file says, or None if there is none."""
@@ -93,26 +95,29 @@ class Hadoop:
         return self._files.exists(self._path)
 
     def names(self) -> list[str]:
-        """Return the names of what the folder holds; none if there is no folder."""
-        return [entry.getPath().getName() for entry in self._entries()]
-
-    def has_folders(self) -> bool:
-        """Whether the folder holds others, but for hidden ones."""
-        folders = [e.getPath().getName() for e in self._entries() if e.isDirectory()]
-        return any(name[0] not in "._" for name in folders)
-
-    def _entries(self) -> list[Any]:
-        return list(self._files.listStatus(self._path)) if self.exists() else []
+        """Return the names of what the folder holds; of folders, ending in a slash."""
+        found = self._if_there(self._files.listStatus) or ()
+        names = [(entry.getPath().getName(), entry.isDirectory()) for entry in found]
+        return [f"{name}/" if is_folder else name for name, is_folder in names]
 
     def read(self) -> str | None:
         """Return what a small file says, or None if there is none."""
-        if not self.exists():
+        stream = self._if_there(self._files.open)
+        if stream is None:
             return None
-        stream = self._files.open(self._path)
         try:
             return bytes(stream.readAllBytes()).decode("utf-8")
         finally:
             stream.close()
+
+    def _if_there(self, look: Callable[[Any], Any]) -> Any:
+        """Look without asking first: a store wants money for every question."""
+        try:
+            return look(self._path)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() != ABSENT:
+                raise
+            return None
 
     def write(self, text: str) -> None:
         """Write a small file, over what was there."""
@@ -139,7 +144,7 @@ class Hadoop:
 
     def remove_if_empty(self) -> None:
         """Delete a folder that holds nothing."""
-        if self.exists() and not self._entries():
+        if self.exists() and not self.names():
             self._files.delete(self._path, False)
 
     def delete(self) -> None:
