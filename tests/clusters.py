@@ -12,7 +12,7 @@ import pyspark
 from servers import free_port
 from shell import wait_until
 
-CLASS = str(Path(pyspark.__file__).parent / "bin/spark-class")
+OURS = Path(pyspark.__file__).parent
 DEPLOY = "org.apache.spark.deploy"
 WORKERS, MEMORY = 2, "1g"
 
@@ -22,7 +22,9 @@ class Cluster:
     """A master, and workers of a core each."""
 
     folder: Path
+    spark: Path = OURS
     port: int = field(default_factory=free_port)
+    page: int = field(default_factory=free_port)
     _processes: list[subprocess.Popen] = field(default_factory=list)
 
     @property
@@ -31,15 +33,19 @@ class Cluster:
 
     def start(self, *wrapped_in: str) -> None:
         """Start the master and its workers, the last one inside another command."""
-        self._run("master", f"{DEPLOY}.master.Master", "--port", str(self.port))
-        self._await("master", "I have been elected leader")
+        self.start_master()
         for number in range(WORKERS):
             around = wrapped_in if number == WORKERS - 1 else ()
             self.add_worker(f"worker-{number}", *around)
 
+    def start_master(self) -> None:
+        ports = ("--port", str(self.port), "--webui-port", str(self.page))
+        self._run("master", f"{DEPLOY}.master.Master", *ports)
+        self._await("master", "I have been elected leader")
+
     def add_worker(self, name: str, *wrapped_in: str) -> None:
         size = ("--memory", MEMORY, "--cores", "1")
-        options = (*size, "--work-dir", str(self.folder / name))
+        options = (*size, "--work-dir", str(self.folder / name), "--webui-port", "0")
         main = f"{DEPLOY}.worker.Worker"
         self._run(name, main, *options, self.master, wrapped_in=wrapped_in)
         self._await(name, "Successfully registered with master")
@@ -63,12 +69,12 @@ class Cluster:
 
     def _run(self, name: str, *command: str, wrapped_in: tuple[str, ...] = ()) -> None:
         main, *options = command
-        here = ("--host", "127.0.0.1", "--webui-port", "0")
+        here = ("--host", "127.0.0.1")
         clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         process = subprocess.Popen(
-            [*wrapped_in, CLASS, main, *here, *options],
+            [*wrapped_in, self.spark / "bin/spark-class", main, *here, *options],
             cwd=self.folder,
-            env={**clean, "SPARK_LOCAL_IP": "127.0.0.1"},
+            env={**clean, "SPARK_HOME": str(self.spark), "SPARK_LOCAL_IP": "127.0.0.1"},
             stdout=(self.folder / f"{name}.log").open("w"),
             stderr=subprocess.STDOUT,
         )

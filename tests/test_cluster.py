@@ -12,7 +12,7 @@ import pyspark
 import pytest
 import yaml
 from chaos import committed_files
-from clusters import standalone
+from clusters import Cluster, standalone
 from conftest import BIN, BOUNDED, ROOT, Project, ok, sh, wait_until
 from servers import free_port
 from shell import fetch
@@ -410,22 +410,44 @@ def test_a_jar_that_only_the_driver_has_is_named(clustered, spark):
     assert "executors lack a jar that the driver has" in said
 
 
-def test_another_spark_than_pyspark_is_refused_with_both_versions(project, tmp_path):
-    """SPARK_HOME often points at the cluster's Spark, which runs then."""
-    ok("uv", "venv", "-q", tmp_path / "other")
-    python = tmp_path / "other/bin/python"
-    ok("uv", "pip", "install", "-q", "--python", python, "pyspark")
-    (home,) = (tmp_path / "other").glob("lib/*/site-packages/pyspark")
+@pytest.fixture(scope="module")
+def other_spark(tmp_path_factory) -> Path:
+    """A Spark of another version."""
+    there = tmp_path_factory.mktemp("other") / "environment"
+    ok("uv", "venv", "-q", there)
+    ok("uv", "pip", "install", "-q", "--python", there / "bin/python", "pyspark>4.0")
+    return next(there.glob("lib/*/site-packages/pyspark"))
 
+
+def test_another_spark_than_pyspark_is_refused_with_both_versions(project, other_spark):
+    """SPARK_HOME often points at the cluster's Spark, which runs then."""
     result = sh(
         *project.command("run", "--pipelines=sensor"),
         cwd=project.folder,
-        env={**os.environ, "SPARK_HOME": str(home)},
+        env={**os.environ, "SPARK_HOME": str(other_spark)},
     )
 
     said = " ".join((result.stdout + result.stderr).split())
     assert result.returncode == 1
     assert re.search(r"Spark is [\d.]+ here, and the installed pyspark 4\.0\.0;", said)
+
+
+def test_a_cluster_of_another_spark_is_refused_with_both_versions(
+    project, other_spark, tmp_path
+):
+    cluster = Cluster(tmp_path, other_spark)
+    settle(project, cluster.master, None)
+    configure(project, {"spark.master.ui.port": cluster.page})
+    try:
+        cluster.start_master()
+        said = refused(project)
+    finally:
+        cluster.stop()
+
+    versions = (
+        rf"Spark is [\d.]+ at {cluster.master}, and the installed pyspark 4\.0\.0;"
+    )
+    assert re.search(versions, said)
 
 
 def test_a_wheel_without_configuration_says_what_is_missing(project, tmp_path):

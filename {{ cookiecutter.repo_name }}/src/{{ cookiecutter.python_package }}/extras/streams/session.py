@@ -1,5 +1,6 @@
 """The Spark session: one a process, out of ``spark.yml``, started when first needed."""
 
+import http.client
 import logging
 import os
 import re
@@ -13,7 +14,7 @@ from threading import RLock
 from typing import Any
 
 from kedro.utils import find_kedro_project
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext, __version__
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
@@ -44,6 +45,11 @@ AT_LAUNCH = re.compile(
 EVENT_LOG = "spark.eventLog.dir"
 HADOOP = "3.4.1"  # of Spark 4.0, where its own is not to be found
 REACHED = 10.0  # seconds that a cluster may take to answer
+NOT_TAKEN = "stopped SparkContext"  # what Spark says of itself when a master is silent
+MASTERS_PAGE = ("spark.master.ui.port", 8080)
+MASTERS_VERSION = re.compile(
+    r'class="version[^>]*>\s*([\d.]+).*Spark Master', re.DOTALL
+)
 
 
 class _State:
@@ -121,7 +127,7 @@ def get_spark(*formats: str) -> SparkSession:
             return _start(settings_for(*formats))
         session = SparkSession.builder.getOrCreate()
         if running not in (_State.started, _State.warned_about):
-            _refuse_other_version(session)
+            _refuse_other_version(session.version)
             _adapt(session)
             _hand_over_secrets(session)
             _State.warned_about = running
@@ -230,7 +236,7 @@ def _start(settings: dict[str, Any]) -> SparkSession:
         session = _launch(_for_this_machine(settings))
         _State.launched = True
     logging.getLogger().addFilter(_is_not_py4j)
-    _refuse_other_version(session)
+    _refuse_other_version(session.version)
     # It prints, as one line of JSON, the Java trace of what is said in a sentence.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     _hand_over_secrets(session)
@@ -314,7 +320,16 @@ def _offline_advice(packages: str) -> str:
 
 
 def _create(settings: dict[str, Any]) -> SparkSession:
-    return SparkSession.builder.config(map=settings).getOrCreate()
+    try:
+        return SparkSession.builder.config(map=settings).getOrCreate()
+    except Py4JJavaError as error:
+        if NOT_TAKEN not in str(error):
+            raise
+        raise StreamsError(
+            "the cluster answers, and does not take this run; most likely its Spark is "
+            f"another one than the installed pyspark {__version__}: its page says which, "
+            f"and {where_the_trace_is()} what else it may be"
+        ) from error
 
 
 def text(value: Any) -> str:
@@ -377,22 +392,37 @@ def refuse_unreachable(master: str | None) -> None:
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), REACHED).close()
-            return
         except (OSError, ValueError) as error:  # ValueError: there is no port
             reason = error
+            continue
+        if version := _version_on_page_of(host):
+            _refuse_other_version(version, f"at {master}")
+        return
     raise StreamsError(
         f"the cluster at {master} does not answer ({reason}); start its master, or "
         "correct spark.master in spark.yml, or --master"
     )
 
 
-def _refuse_other_version(session: SparkSession) -> None:
+def _version_on_page_of(host: str) -> str | None:
+    """Look up which Spark a master runs; another one would not even answer ours."""
+    port = int(_State.settings.get(*MASTERS_PAGE))
+    try:
+        page = http.client.HTTPConnection(host, port, timeout=REACHED)
+        page.request("GET", "/")
+        found = MASTERS_VERSION.search(page.getresponse().read().decode())
+    except (OSError, http.client.HTTPException, ValueError):
+        return None  # there is no such page, or it is somebody else's
+    return found[1] if found else None
+
+
+def _refuse_other_version(version: str, where: str = "here") -> None:
     """Refuse a Spark that is not the one our pyspark speaks to."""
-    if _release(session.version) != _release(__version__):
+    if _release(version) != _release(__version__):
         raise StreamsError(
-            f"Spark is {session.version} here, and the installed pyspark {__version__}; "
-            f"they must be the same: write pyspark=={session.version} into "
-            "pyproject.toml, or let the cluster run the other one"
+            f"Spark is {version} {where}, and the installed pyspark {__version__}; "
+            f"they must be the same: write pyspark=={version} into pyproject.toml, or "
+            "let the cluster run the other one"
         )
 
 
