@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from object_store import BUCKET, Proxy, object_store
 from pyspark.sql import SparkSession
 from run import KEDRO, PACKAGE, await_, kedro_run, say
 
-WARM_UP, MEASURED = 15, 5  # batches
+WARM_UP, MEASURED = 15, 10  # batches; Spark compacts its logs every tenth
 SCHEMA = "sensor_id STRING, value DOUBLE, read_at TIMESTAMP"
 READING = "sensor_id,value,read_at\ns1,4.0,2026-03-02T08:00:00Z\n"
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
@@ -84,7 +85,7 @@ def main(folder: Path) -> None:
 def defaults(proxy: Proxy) -> dict:
     """The stream as somebody would write it by hand, with no setting but the address."""
     say("calls to a store: Spark's defaults")
-    put(proxy, "defaults", range(WARM_UP + 4 * MEASURED))
+    put(proxy, "defaults", range(WARM_UP + 2 * MEASURED + 5))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[*]").config(RETAINED, 10)
     builder = builder.config("spark.jars.packages", hadoop_package("hadoop-aws"))
@@ -96,14 +97,13 @@ def defaults(proxy: Proxy) -> dict:
     rows = reader.option("maxFilesPerTrigger", 1).csv(f"{place}/01_raw/sensor")
     writer = rows.writeStream.option("checkpointLocation", f"{place}/checkpoint")
     query = writer.start(f"{place}/copied", format="parquet")
-    last = WARM_UP + 3 * MEASURED
 
-    def has_done(batch: int) -> bool:
+    def newest() -> int:
         assert query.isActive, query.exception()
         progress = query.lastProgress
-        return bool(progress) and progress["batchId"] >= batch
+        return progress["batchId"] if progress else -1
 
-    counted = count(proxy, "defaults", has_done, WARM_UP, last)
+    counted = count(proxy, "defaults", newest, 2 * MEASURED)
     query.stop()
     spark.stop()
     return counted
@@ -138,7 +138,7 @@ def put(proxy: Proxy, name: str, numbers: range) -> None:
 
 def live(proxy: Proxy, name: str, there: Path) -> dict:
     """Run at the shipped trigger, a file a batch, and count."""
-    put(proxy, name, range(WARM_UP, WARM_UP + MEASURED + 2))
+    put(proxy, name, range(WARM_UP, WARM_UP + MEASURED + 5))
     log = there / "log.txt"
     process = subprocess.Popen(
         [KEDRO, "run", "--env=s3", "--pipelines=copy"],
@@ -148,26 +148,27 @@ def live(proxy: Proxy, name: str, there: Path) -> dict:
     )
     done = re.compile(r"copied: batch\s+(\d+)")
 
-    def has_done(batch: int) -> bool:
+    def newest() -> int:
         assert process.poll() is None, log.read_text()
-        return any(int(number) >= batch for number in done.findall(log.read_text()))
+        return max(map(int, done.findall(log.read_text())), default=-1)
 
     try:
-        await_(lambda: has_done(WARM_UP), process)
-        return count(proxy, name, has_done, WARM_UP, WARM_UP + MEASURED)
+        await_(lambda: newest() >= WARM_UP, process)
+        return count(proxy, name, newest, MEASURED)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
 
 
-def count(proxy: Proxy, name: str, has_done, first: int, last: int) -> dict:
-    """Count the calls between the ends of two batches."""
-    marks = []
-    for batch in (first, last):
-        while not has_done(batch):
+def count(proxy: Proxy, name: str, newest: Callable[[], int], batches: int) -> dict:
+    """Count the calls from the end of a batch to that of a later one."""
+    marks, batch = [], WARM_UP
+    for _ in range(2):
+        while newest() < batch:
             time.sleep(0.05)
-        marks.append((len(proxy.calls), time.monotonic()))
-    (begin, began), (end, ended) = marks
+        marks.append((len(proxy.calls), time.monotonic(), newest()))
+        batch = newest() + batches
+    (begin, began, first), (end, ended, last) = marks
     here = re.compile(rf"[/=>]{name}(/|%2F)")
     ours = [kind for kind, path in proxy.calls[begin:end] if here.search(path)]
     return {"calls": Counter(ours), "batches": last - first, "seconds": ended - began}

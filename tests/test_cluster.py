@@ -26,6 +26,7 @@ from test_runs import (
 
 CLUSTER = "--env=cluster"
 BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
+PIP = {"PIP_FIND_LINKS": str(ROOT / ".cache/wheels"), "PIP_NO_COMPILE": "1"}
 OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.4.0"
 CRD = "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml"
 
@@ -42,8 +43,7 @@ def artifacts(pristine, tmp_path_factory) -> Path:
     """What docs/deploy.md makes: wheel, configuration, environment."""
     project = pristine.copy(tmp_path_factory.mktemp("artifacts"))
     (commands,) = BLOCK.findall((project.folder / "docs/deploy.md").read_text())
-    wheels = {"PIP_FIND_LINKS": str(ROOT / ".cache/wheels")}
-    ok("bash", "-ec", commands, cwd=project.folder, env={**os.environ, **wheels})
+    ok("bash", "-ec", commands, cwd=project.folder, env={**os.environ, **PIP})
     return project.folder / "dist"
 
 
@@ -519,22 +519,17 @@ def image(project, artifacts, tmp_path) -> Path:
     ok("python3", "-m", "venv", tmp_path / "python")
     shutil.copytree(Path(pyspark.__file__).parent, tmp_path / "opt/spark")
     (tmp_path / "opt/cold-store").mkdir()
-    places = {
-        "/opt/": f"{tmp_path}/opt/",
-        "/tmp/": f"{tmp_path}/tmp/",
-        "185": str(os.getuid()),
-    }
     environment = {
         **os.environ,
         "PATH": f"{tmp_path}/python/bin:{os.environ['PATH']}",
-        "PIP_FIND_LINKS": str(ROOT / ".cache/wheels"),
+        **PIP,
     }
     here = project.folder
     text = (project.folder / "deploy/Dockerfile").read_text().replace("\\\n", " ")
     for line in text.splitlines():
         kind, _, words = line.partition(" ")
-        for path, ours in places.items():
-            words = words.replace(path, ours)
+        words = re.sub(r"(?<!\S)/(?=opt/|tmp/)", f"{tmp_path}/", words)
+        words = words.replace("chown 185", f"chown {os.getuid()}")
         if kind == "COPY":
             *sources, target = words.split()
             Path(target).parent.mkdir(parents=True, exist_ok=True)
