@@ -370,7 +370,7 @@ def decoded(what: str, speeds: dict[str, float], least: float = 0.0) -> dict:
 
 STORE = {  # what is counted, and how many calls a batch may make at most
     "defaults": ("Spark's defaults", None),
-    "files": ("conf/s3", 80),
+    "files": ("conf/s3", 91),
     "shared_disk": ("conf/s3, checkpoints on a shared disk", 37),
     "micro_batches": ("conf/s3, MicroBatchDataset of parquet files", None),
     "delta": ("conf/s3, Delta", None),

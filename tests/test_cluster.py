@@ -284,14 +284,14 @@ def test_a_driver_in_a_kubernetes_cluster_runs_what_the_image_holds(project):
         "spark.submit.deployMode": "cluster",
         "spark.kubernetes.container.image": "cold-store:1",
         "spark.kubernetes.driver.secretKeyRef.KEY": "cold-store:key",
-        "packages": None,
+        "spark.kubernetes.authenticate.submission.oauthTokenFile": "/run/token",
     }
     configure(project, settings)
 
     printed = submit(project, "--master=k8s://https://127.0.0.1:1", "--dry-run").stdout
 
     assert "local:///opt/cold-store/run.py" in printed
-    assert "--conf-source=/opt/cold-store/conf" in printed
+    assert "--conf-source=/opt/cold-store/conf/conf-cold_store.tar.gz" in printed
     assert "spark.kubernetes.container.image=cold-store:1" in printed
     assert "--packages" not in printed
 
@@ -545,15 +545,24 @@ def image(project, artifacts, tmp_path) -> Path:
     return tmp_path
 
 
+def mount(project: Project, folder: Path) -> None:
+    """Show the configuration as Kubernetes shows a secret: by links to a hidden folder."""
+    ok(*project.command("package"), cwd=project.folder)
+    archive = "conf-cold_store.tar.gz"
+    (folder / "..data").mkdir(parents=True)
+    shutil.copy(project.folder / "dist" / archive, folder / "..data" / archive)
+    (folder / archive).symlink_to(Path("..data") / archive)
+
+
 def test_what_the_dockerfile_makes_runs_and_downloads_nothing(project, image, spark):
     settle(project, "local[2]", None)
     work = image / "opt/cold-store"
-    shutil.copytree(project.folder / "conf", work / "conf")
+    mount(project, work / "conf")
     (image / "home").mkdir()
 
     ok(
         *(image / "opt/spark/bin/spark-submit", "--master=local[2]", "run.py"),
-        *(CLUSTER, BOUNDED, f"--conf-source={work / 'conf'}"),
+        *(CLUSTER, BOUNDED, "--conf-source=conf/conf-cold_store.tar.gz"),
         cwd=work,
         env={
             "PATH": f"{image}/python/bin:{os.environ['PATH']}",

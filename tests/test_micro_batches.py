@@ -74,6 +74,13 @@ class ArrowFile(AbstractDataset):
         return {}
 '''.replace("\\\\", "\\")
 
+TOTALS = {
+    "type": "cold_store.extras.datasets.UpsertDataset",
+    "file_format": "delta",
+    "filepath": "totals",
+    "keys": ["sku"],
+}
+
 
 @pytest.fixture(scope="module")
 def writers(code, pristine):
@@ -311,6 +318,17 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
             },
             "/a are not known; add b: to credentials.yml of the environment",
         ),
+        (
+            {"datasets": [TOTALS, TOTALS]},
+            "/totals is there twice under datasets, and takes in every batch only once",
+        ),
+        (
+            {
+                "datasets": [{**TOTALS, "add": ["units"]}],
+                "save_args": {"output_mode": "update", "checkpoint": "a"},
+            },
+            "add with output_mode: update would add totals, which come again",
+        ),
         ({"function": "cold_store.nowhere.write"}, "cannot be imported"),
         ({"function": 7}, "function 7 cannot be imported"),
         (
@@ -362,6 +380,7 @@ def test_a_mistake_is_refused_with_what_to_write(batches, writers, config, answe
         ({}, "append", "holds no more than the newest batch"),
         ({}, "complete", None),
         ({"filepath": "{batch_id}.csv", "save_args": {"mode": "a"}}, "append", None),
+        (TOTALS, "append", None),
     ],
 )
 def test_what_a_replay_would_double_or_replace_is_warned_about(

@@ -1,5 +1,7 @@
 """Runs of the generated project on a real S3 server."""
 
+import shutil
+
 import pytest
 import yaml
 from conftest import Project, wait_until
@@ -12,6 +14,7 @@ from test_runs import (
 )
 
 S3 = "--env=s3"
+SAMPLES = "data/01_raw/stream/inventory"
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +48,15 @@ def stock_in(store: Proxy, place: str) -> list[str]:
     return sorted(",".join(row) for row in texts)
 
 
-def deliver(project: Project, store: Proxy, place: str, number: int = 0) -> None:
+def deliver(
+    project: Project,
+    store: Proxy,
+    place: str,
+    number: int = 0,
+    files: str = "*.json",
+) -> None:
     """Put the sample deliveries into the bucket."""
-    for file in (project.folder / "data/01_raw/stream/inventory").glob("*.json"):
+    for file in (project.folder / SAMPLES).glob(files):
         store.put(f"{place}/01_raw/inventory/{number}_{file.name}", file.read_text())
 
 
@@ -146,11 +155,42 @@ def test_an_outage_in_the_middle_of_a_run_costs_no_row(project, store, place):
         assert run.stop() == 0, run.text
 
 
-def await_restart(run) -> None:
+def await_restart(run, stream: str = "int.new_inventory") -> None:
     """Wait until the stream has failed once more."""
-    said = "int.new_inventory failed, restart"
+    said = f"{stream} failed, restart"
     before = run.text.count(said)
     wait_until(lambda: run.text.count(said) > before, said)
+
+
+def test_state_that_was_written_before_a_failed_commit_is_not_added_to(
+    project, store, place
+):
+    project.edit(
+        "conf/base/parameters.yml", ("backoff: 5 seconds", "backoff: 1 second")
+    )
+    deliver(project, store, place)
+    refused: list[str] = []
+
+    def fault(method: str, path: str) -> int | None:
+        is_put = method == "PUT" and "processed_stock" in path
+        return 412 if is_put and any(part in path for part in refused) else None
+
+    store.fault = fault
+    with project.live(S3, "--pipelines=inventory") as run:
+        run.says("processed.stock: batch")
+        for file in (project.folder / SAMPLES).glob("*.json"):
+            shutil.copy(file, file.with_name(f"more_{file.name}"))
+        deliver(project, store, place, 1, "more_*.json")
+        for part in ("/state/", "/commits/"):
+            refused[:] = [part]
+            await_restart(run, "processed.stock")
+        refused.clear()
+        wait_until(
+            lambda: stock_in(store, place) == expected_stock(project), "the stock"
+        )
+        assert run.stop() == 0, run.text
+
+    assert stock_in(store, place) == expected_stock(project)
 
 
 @pytest.mark.parametrize("status", [500, 503, 412])
@@ -177,6 +217,7 @@ def test_answers_that_fail_lose_nothing_and_double_nothing(
             refused[:] = [part]
             await_restart(run)
         refused.clear()
+        run.says("int.new_inventory: batch")
         run.says("processed.stock: batch")
         assert run.stop() == 0, run.text
 

@@ -312,6 +312,10 @@ def test_columns_that_postgresql_has_no_place_for_are_refused(spark, upsert):
             {"credentials": {"url": "jdbc:postgresql://clerk:secret@a/b"}},
             "credentials need a url without name and password",
         ),
+        (
+            {"credentials": {"url": "jdbc:postgresql://a/b?user=c&password=secret"}},
+            "credentials need a url without name and password",
+        ),
     ],
 )
 def test_a_mistake_in_the_entry_is_refused_at_once(upsert, config, answer):

@@ -104,7 +104,7 @@ class DatasetWriter:
 
     def hazards(self, output_mode: str) -> Iterator[str]:
         """Find what a replay would double, and what the next batch would replace."""
-        if self._is_per_batch:
+        if self._is_per_batch or isinstance(self.dataset, UpsertDataset):
             return
         if _mode(self._config) in APPENDING:
             yield (

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from .arguments import SINK_KEYS
 from .batch_writers import DatasetWriter, FunctionWriter, RowWriter, Writer
 from .stream_sink import StreamSink
+from .upsert_dataset import UpsertDataset
 
 WAYS = ("datasets", "function", "foreach")
 
@@ -74,6 +75,27 @@ class MicroBatchDataset(StreamSink):
             self._writers.append(RowWriter(foreach, given))
         else:
             self._writers += [DatasetWriter(config) for config in datasets or ()]
+            self._refuse_wrong_upserts()
+
+    def _refuse_wrong_upserts(self) -> None:
+        """Refuse upserts of which rows would get lost, or counted more than once."""
+        upserts = [
+            writer.dataset
+            for writer in self._dataset_writers
+            if isinstance(writer.dataset, UpsertDataset)
+        ]
+        places = [upsert.place for upsert in upserts]
+        if twice := [place for place in places if places.count(place) > 1]:
+            raise DatasetError(
+                f"{twice[0]} is there twice under datasets, and takes in every batch "
+                "only once; let one dataset write all its columns"
+            )
+        if self.output_mode != "append" and any(upsert.adds for upsert in upserts):
+            raise DatasetError(
+                f"add with output_mode: {self.output_mode} would add totals, which "
+                "come again with every change, to themselves; write output_mode: append "
+                "for rows that are added up in the table, or remove add for totals"
+            )
 
     @property
     def place(self) -> str:

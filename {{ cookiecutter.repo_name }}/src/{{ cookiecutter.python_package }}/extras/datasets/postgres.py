@@ -12,6 +12,7 @@ from kedro.io import DatasetError
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from ..streams.errors import SECRET_VALUE
 from ..streams.session import get_spark
 from .merges import Merge
 
@@ -35,7 +36,8 @@ class PostgresTable:
         self._merge = merge
         self._create = create
         url = str(self._connection.pop("url", ""))
-        if not url.startswith("jdbc:postgresql://") or "@" in url:
+        names_secret = "@" in url or SECRET_VALUE.search(url)
+        if not url.startswith("jdbc:postgresql://") or names_secret:
             raise DatasetError(
                 "credentials need a url without name and password, e.g. url: "
                 "jdbc:postgresql://127.0.0.1:5432/warehouse, and beside it user and "
@@ -99,9 +101,9 @@ class PostgresTable:
         writer = self._merge.one_row_per_key(rows).write.format("jdbc")
         writer.options(**self._options(stage)).mode("append").save()
         with self._connect() as connection:
-            self._take_in(connection, stage, rows.columns)
-            if batch_id is not None:
-                self._note(connection, stream, batch_id)
+            if batch_id is None or self._note(connection, stream, batch_id):
+                self._take_in(connection, stage, rows.columns)
+            connection.execute(f"DROP TABLE {self._quoted(stage)}")
 
     def _prepare(self, connection: Any, stage: str, columns: list[str]) -> None:
         """Make room with the types of the table; if there is none, Spark chooses them."""
@@ -130,7 +132,6 @@ class PostgresTable:
             f"ORDER BY {keys} ON CONFLICT ({keys}) "
             + (f"DO UPDATE SET {changed}" if changed else "DO NOTHING")
         )
-        connection.execute(f"DROP TABLE {source}")
 
     # --- which batches are there already -------------------------------------
 
@@ -144,8 +145,11 @@ class PostgresTable:
         ).fetchone()
         return done is not None and done[0] >= batch_id
 
-    def _note(self, connection: Any, stream: str, batch_id: int) -> None:
-        """Note a batch together with its rows: both are there afterwards, or neither."""
+    def _note(self, connection: Any, stream: str, batch_id: int) -> bool:
+        """Note a batch together with its rows: both are there afterwards, or neither.
+
+        Say whether it is new: a driver that was taken for dead may have been faster.
+        """
         done = self._quoted(DONE)
         if not self._exists(connection, DONE):
             # Two streams that begin at the same time would both create it.
@@ -154,11 +158,13 @@ class PostgresTable:
                 f"CREATE TABLE IF NOT EXISTS {done} (stream text, target text, "
                 "batch_id bigint NOT NULL, PRIMARY KEY (stream, target))"
             )
-        connection.execute(
-            f"INSERT INTO {done} VALUES (%s, %s, %s) ON CONFLICT (stream, target) "
-            "DO UPDATE SET batch_id = excluded.batch_id",
+        noted = connection.execute(
+            f"INSERT INTO {done} AS old VALUES (%s, %s, %s) ON CONFLICT (stream, target) "
+            "DO UPDATE SET batch_id = excluded.batch_id "
+            "WHERE old.batch_id < excluded.batch_id",
             (stream, self._name, batch_id),
         )
+        return noted.rowcount == 1
 
     # --- reading -------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
           create: true              # the first batch makes the table
           credentials: warehouse    # url, user, password
       save_args:
-        output_mode: update
+        output_mode: append         # add is for rows; totals come again with every change
         checkpoint: data/04_checkpoint/processed_stock
     ```
 
@@ -111,6 +111,16 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
             )
 
     @property
+    def place(self) -> str:
+        """Which table it is, for people to read."""
+        return self._store.place
+
+    @property
+    def adds(self) -> bool:
+        """Whether values are added to those that are there."""
+        return bool(self._merge.add)
+
+    @property
     def formats(self) -> frozenset[str]:
         """The formats that Spark must know, which come in packages."""
         return self._store.formats
@@ -140,4 +150,4 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
         return self._store.exists()
 
     def _describe(self) -> dict[str, Any]:
-        return {"table": self._store.place, **vars(self._merge)}
+        return {"table": self.place, **vars(self._merge)}

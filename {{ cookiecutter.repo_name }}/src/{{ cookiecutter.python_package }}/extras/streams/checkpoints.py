@@ -113,12 +113,13 @@ class Backlog:
 
     def count(self) -> tuple[int, int] | None:
         """Count the files there that were read, and those that wait; None if unknown."""
-        names = {folder: at(folder).names() for folder in self._folders}
-        if any(map(_holds_folders, names.values())):
-            return None  # partitions
         for source in at(self._sources).names():
             log = self._logs.setdefault(source, FileLog(f"{self._sources}/{source}"))
             self._read |= log.news()
+        # Only now: a file that is read between two looks would count as one that waits.
+        names = {folder: at(folder).names() for folder in self._folders}
+        if any(map(_holds_folders, names.values())):
+            return None  # partitions
         there = set().union(*[self._files_of(f, found) for f, found in names.items()])
         self._read &= there  # files that were deleted are of no interest any more
         return len(self._read), len(there - self._read)

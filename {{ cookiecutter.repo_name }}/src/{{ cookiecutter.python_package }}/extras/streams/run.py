@@ -50,7 +50,8 @@ class StreamsRun:
             if session.was_submitted():
                 self._stop.listen_to_java(self._settings.drain_seconds)
             checks.refuse(checks.silent_stores(self._topology))
-            checks.refuse(workers.problems(self._spark, self._topology.paths))
+            tables = session.table_folders(self._topology.formats)
+            checks.refuse(workers.problems(self._spark, self._topology.paths | tables))
             self._make_folders_between_streams()
             checks.refuse(
                 [

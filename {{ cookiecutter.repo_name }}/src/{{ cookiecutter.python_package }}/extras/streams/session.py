@@ -45,11 +45,11 @@ AT_LAUNCH = re.compile(
 EVENT_LOG = "spark.eventLog.dir"
 HADOOP = "3.4.1"  # of Spark 4.0, where its own is not to be found
 REACHED = 10.0  # seconds that a cluster may take to answer
+LOOKED_UP = 3.0  # seconds that its page may take, without which we go on
+PAGE_BEGINS = 10_000  # bytes of it
 NOT_TAKEN = "stopped SparkContext"  # what Spark says of itself when a master is silent
 MASTERS_PAGE = ("spark.master.ui.port", 8080)
-MASTERS_VERSION = re.compile(
-    r'class="version[^>]*>\s*([\d.]+).*Spark Master', re.DOTALL
-)
+MASTERS_VERSION = r'class="version[^>]*>\s*([\d.]+).*Spark Master at spark://[^<]*:{}\b'
 
 
 class _State:
@@ -138,9 +138,9 @@ def get_spark(*formats: str) -> SparkSession:
 def _settle_in_this_thread(session: SparkSession) -> None:
     """Let Java find our settings: in a thread it has not seen it knows no catalog."""
     java: Any = session._jvm
-    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(
-        session._jsparkSession
-    )
+    sessions = java.org.apache.spark.sql.classic.SparkSession
+    if sessions.getActiveSession().isEmpty():  # a batch has one of its own
+        sessions.setActiveSession(session._jsparkSession)
 
 
 def stop_spark() -> None:
@@ -205,7 +205,9 @@ def cores() -> int:
 def settings_for(*formats: str) -> dict[str, Any]:
     """Add what the formats in use need to the settings of ``spark.yml``."""
     settings = {k: v for k, v in _State.settings.items() if k != "packages"}
-    for bundle in map(_bundle, sorted({name.lower() for name in formats})):
+    needed = {name.lower() for name in formats}
+    stores = {folder.partition(":")[0] for folder in table_folders(needed)}
+    for bundle in map(_bundle, sorted(needed | stores)):
         for key, value in bundle.items():
             name = PACKAGES if key == "package" else key
             if name in LISTS and settings.get(name):
@@ -215,10 +217,23 @@ def settings_for(*formats: str) -> dict[str, Any]:
     return {key: _anchored(key, value) for key, value in settings.items()}
 
 
+def table_folders(formats: set[str]) -> set[str]:
+    """Return where the catalogs of the formats in use keep their tables."""
+    bundles = [_bundle(name) for name in formats]
+    named = {k: v for bundle in bundles for k, v in bundle.items()}
+    folders = {key: value for key, value in named.items() if _is_table_folder(key)}
+    folders |= {key: _State.settings[key] for key in folders if key in _State.settings}
+    return {_anchored(key, value) for key, value in folders.items()}
+
+
+def _is_table_folder(key: str) -> bool:
+    return key.startswith("spark.sql.catalog.") and key.endswith(".warehouse")
+
+
 def _anchored(key: str, value: Any) -> Any:
     """Let the folder of a catalog of tables begin at the project."""
-    is_folder = key.startswith("spark.sql.catalog.") and key.endswith(".warehouse")
-    return str(project_path() / value) if is_folder and "://" not in value else value
+    is_here = _is_table_folder(key) and "://" not in value
+    return str(project_path() / value) if is_here else value
 
 
 def _start(settings: dict[str, Any]) -> SparkSession:
@@ -234,7 +249,6 @@ def _start(settings: dict[str, Any]) -> SparkSession:
         logger.info("Starting Spark ...")
         _announce_download(str(settings.get(PACKAGES, "")))
         session = _launch(_for_this_machine(settings))
-        _State.launched = True
     logging.getLogger().addFilter(_is_not_py4j)
     _refuse_other_version(session.version)
     # It prints, as one line of JSON, the Java trace of what is said in a sentence.
@@ -291,6 +305,7 @@ def _launch(settings: dict[str, Any]) -> SparkSession:
     for the whole process group, as process managers send it, reaches only us.
     """
     log_file().parent.mkdir(parents=True, exist_ok=True)
+    _State.launched = True
     conf = SparkConf().setAll([(k, text(v)) for k, v in settings.items()])
     try:
         if SparkContext._gateway is None:
@@ -355,9 +370,10 @@ def _for_this_machine(settings: dict[str, Any]) -> dict[str, Any]:
         f'-Dspark.log.file="{log_file().as_posix()}" '
         f"{settings.get('spark.driver.extraJavaOptions', '')}"
     )
+    here = {k: v for k, v in settings.items() if not k.startswith("spark.submit.")}
     return {
         "spark.sql.warehouse.dir": str(project_path() / "spark-warehouse"),
-        **settings,
+        **here,
         "spark.driver.extraJavaOptions": options.strip(),
     }
 
@@ -395,7 +411,7 @@ def refuse_unreachable(master: str | None) -> None:
         except (OSError, ValueError) as error:  # ValueError: there is no port
             reason = error
             continue
-        if version := _version_on_page_of(host):
+        if version := _version_on_page_of(host, port):
             _refuse_other_version(version, f"at {master}")
         return
     raise StreamsError(
@@ -404,13 +420,14 @@ def refuse_unreachable(master: str | None) -> None:
     )
 
 
-def _version_on_page_of(host: str) -> str | None:
+def _version_on_page_of(host: str, masters_port: str) -> str | None:
     """Look up which Spark a master runs; another one would not even answer ours."""
-    port = int(_State.settings.get(*MASTERS_PAGE))
     try:
-        page = http.client.HTTPConnection(host, port, timeout=REACHED)
+        port = int(_State.settings.get(*MASTERS_PAGE))
+        page = http.client.HTTPConnection(host, port, timeout=LOOKED_UP)
         page.request("GET", "/")
-        found = MASTERS_VERSION.search(page.getresponse().read().decode())
+        text = page.getresponse().read(PAGE_BEGINS).decode(errors="replace")
+        found = re.search(MASTERS_VERSION.format(masters_port), text, re.DOTALL)
     except (OSError, http.client.HTTPException, ValueError):
         return None  # there is no such page, or it is somebody else's
     return found[1] if found else None

@@ -13,6 +13,7 @@ from .jars import download, sparks_own
 PACKAGE = __name__.partition(".")[0]
 ENTRY = "deploy/run.py"  # what spark-submit runs
 IN_IMAGE = "/opt/{{ cookiecutter.repo_name }}"  # where the Dockerfile puts it
+CONF = f"conf-{PACKAGE}.tar.gz"  # what kedro package makes of conf/
 
 FILES = "spark.files"
 
@@ -89,8 +90,8 @@ def _places(settings: dict[str, Any]) -> tuple[str, str, str | None]:
     if settings["spark.submit.deployMode"] == "client":
         return str(project / ENTRY), str(project / "conf"), None
     if _runs_in_image(settings):
-        return f"local://{IN_IMAGE}/run.py", f"{IN_IMAGE}/conf", None
-    archive = project / f"dist/conf-{PACKAGE}.tar.gz"
+        return f"local://{IN_IMAGE}/run.py", f"{IN_IMAGE}/conf/{CONF}", None
+    archive = project / "dist" / CONF
     if not archive.exists():
         raise StreamsError(
             f"{session.shown(str(archive))} is not there, and a driver that runs in the "
@@ -117,7 +118,8 @@ def _refuse_impossible(settings: dict[str, Any]) -> None:
 def _refuse_secrets(decided: dict[str, str]) -> None:
     """Keep passwords off a command line, which everybody on a machine can read."""
     for key, value in decided.items():
-        is_reference = re.search(r"\.secret(s|KeyRef)\.", key)  # Kubernetes has it
+        # Kubernetes has it, or a file.
+        is_reference = re.search(r"\.secret(s|KeyRef)\.|(File|Provider)$", key)
         is_secret = re.search(SECRET, key, re.IGNORECASE) and not is_reference
         if is_secret or SECRET_VALUE.search(value):
             raise StreamsError(
