@@ -204,6 +204,19 @@ def test_a_batch_that_comes_again_changes_nothing_even_for_increments(
     assert left == [(table,)]
 
 
+def test_a_batch_that_a_driver_taken_for_dead_was_faster_with_changes_nothing(
+    spark, postgres, upsert, table, monkeypatch
+):
+    there = upsert(create=True, add=["units"])._store
+    monkeypatch.setattr(there, "_is_done", lambda *_: False)
+    rows = spark.createDataFrame([("A", 3)], "sku STRING, units INT")
+
+    for _ in range(2):
+        there.merge(rows, "a-stream", 7)
+
+    assert postgres.rows(f"SELECT sku, units FROM {table}") == [("A", 3)]
+
+
 def test_another_stream_with_the_same_batch_numbers_is_not_taken_for_a_replay(
     stream, postgres, table, tmp_path
 ):
