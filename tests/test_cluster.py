@@ -465,52 +465,6 @@ def test_a_wheel_without_configuration_says_what_is_missing(project, tmp_path):
 # --- files for Docker and Kubernetes -----------------------------------------
 
 
-def test_the_dockerfile_is_clean(generated):
-    ok(BIN / "hadolint", "--ignore=DL3013", generated.folder / "deploy/Dockerfile")
-
-
-def test_the_dockerfile_pins_the_spark_of_the_project(generated):
-    text = (generated.folder / "deploy/Dockerfile").read_text()
-    pinned = re.search(
-        r"pyspark==([\d.]+)", (generated.folder / "pyproject.toml").read_text()
-    )
-    assert pinned and f"FROM spark:{pinned[1]}-" in text
-
-
-def test_the_application_fits_the_operators_schema(generated):
-    jsonschema = pytest.importorskip("jsonschema")
-    go = shutil.which("go")
-    if not go:
-        pytest.skip("the operator's schema is a Go module, and there is no go here")
-    found = sh(go, "mod", "download", "-json", OPERATOR)
-    if found.returncode:
-        pytest.skip(f"the operator's module cannot be had: {found.stdout[-200:]}")
-    crd = yaml.safe_load((Path(json.loads(found.stdout)["Dir"]) / CRD).read_text())
-    (version,) = [v for v in crd["spec"]["versions"] if v["name"] == "v1beta2"]
-    schema = strict(version["schema"]["openAPIV3Schema"])
-    file = generated.folder / "deploy/spark-application.yaml"
-
-    jsonschema.validate(yaml.safe_load(file.read_text()), schema)
-
-    broken = yaml.safe_load(file.read_text())
-    broken["spec"]["driver"]["gracePeriod"] = 1
-    with pytest.raises(jsonschema.ValidationError, match="gracePeriod"):
-        jsonschema.validate(broken, schema)
-
-
-def strict(schema):
-    """Refuse keys that a schema does not name, as Kubernetes does."""
-    if isinstance(schema, dict):
-        schema = {key: strict(value) for key, value in schema.items()}
-        if "properties" in schema and isinstance(schema["properties"], dict):
-            if (
-                schema.get("type") == "object"
-                and "x-kubernetes-preserve-unknown-fields" not in schema
-            ):
-                schema.setdefault("additionalProperties", False)
-    return schema
-
-
 @pytest.fixture
 def image(project, artifacts, tmp_path) -> Path:
     """What the Dockerfile makes, without a container: its commands, in a folder."""
@@ -576,3 +530,49 @@ def test_what_the_dockerfile_makes_runs_and_downloads_nothing(project, image, sp
 
     assert stock_of(project, spark) == expected_stock(project)
     assert not list((image / "home").rglob("*.jar"))
+
+
+def test_the_dockerfile_is_clean(generated):
+    ok(BIN / "hadolint", "--ignore=DL3013", generated.folder / "deploy/Dockerfile")
+
+
+def test_the_dockerfile_pins_the_spark_of_the_project(generated):
+    text = (generated.folder / "deploy/Dockerfile").read_text()
+    pinned = re.search(
+        r"pyspark==([\d.]+)", (generated.folder / "pyproject.toml").read_text()
+    )
+    assert pinned and f"FROM spark:{pinned[1]}-" in text
+
+
+def test_the_application_fits_the_operators_schema(generated):
+    jsonschema = pytest.importorskip("jsonschema")
+    go = shutil.which("go")
+    if not go:
+        pytest.skip("the operator's schema is a Go module, and there is no go here")
+    found = sh(go, "mod", "download", "-json", OPERATOR)
+    if found.returncode:
+        pytest.skip(f"the operator's module cannot be had: {found.stdout[-200:]}")
+    crd = yaml.safe_load((Path(json.loads(found.stdout)["Dir"]) / CRD).read_text())
+    (version,) = [v for v in crd["spec"]["versions"] if v["name"] == "v1beta2"]
+    schema = strict(version["schema"]["openAPIV3Schema"])
+    file = generated.folder / "deploy/spark-application.yaml"
+
+    jsonschema.validate(yaml.safe_load(file.read_text()), schema)
+
+    broken = yaml.safe_load(file.read_text())
+    broken["spec"]["driver"]["gracePeriod"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="gracePeriod"):
+        jsonschema.validate(broken, schema)
+
+
+def strict(schema):
+    """Refuse keys that a schema does not name, as Kubernetes does."""
+    if isinstance(schema, dict):
+        schema = {key: strict(value) for key, value in schema.items()}
+        if "properties" in schema and isinstance(schema["properties"], dict):
+            if (
+                schema.get("type") == "object"
+                and "x-kubernetes-preserve-unknown-fields" not in schema
+            ):
+                schema.setdefault("additionalProperties", False)
+    return schema
