@@ -198,7 +198,7 @@ def forget_newest_commit(checkpoint: Path) -> None:
     commits = checkpoint / "commits"
     newest = newest_in(commits)
     for name in (str(newest), f".{newest}.crc"):
-        (commits / name).unlink()
+        (commits / name).unlink(missing_ok=True)
 
 
 def new_project(folder: Path, name: str, kedro: Path = BIN / "kedro") -> Project:

@@ -111,8 +111,6 @@ def test_kills_and_a_restart_of_the_server_lose_nothing_and_double_nothing(
         assert run.stop() == 0, run.text
 
     assert in_table(postgres) == deliveries.units
-    left = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'ledger%'"
-    assert postgres.rows(left) == [("ledger",)]
 
 
 def test_the_password_is_nowhere_to_be_seen(ledger, postgres):
