@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from conftest import ROWS, finish, forget_newest_commit, run_in_process, wait_until
 from kedro.io import DatasetError
+from pyspark.errors import StreamingQueryException
+from shell import DEADLINE
 from test_bad_input import overlay, written
 from test_runs import expected_stock
 from test_upsert_runs import PIPELINE, RUN, Deliveries
@@ -182,9 +184,30 @@ def test_what_the_table_would_refuse_is_known_before(stream, spark):
     wider = spark.createDataFrame([], "sku STRING, units INT, colour STRING").schema
     missing = spark.createDataFrame([], "units INT").schema
 
+    other = spark.createDataFrame([], "sku STRING, Units DOUBLE").schema
+
     assert "has no column colour; add it there" in " ".join(there.unstorable(wider))
+    (problem,) = there.unstorable(other)
+    assert "column Units is double here and int there, where its values" in problem
     assert "keys names sku, and the rows have" in " ".join(there.unstorable(missing))
     assert not list(there.unstorable(source_schema := there.data.schema)), source_schema
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"sku": "A", "units": 2}, "several rows with the key"),
+        ({"units": 2}, "key column sku is null in a row"),
+    ],
+)
+def test_a_first_batch_that_cannot_be_merged_makes_no_table(code, stream, row, reason):
+    there = stream(row)
+
+    with pytest.raises(StreamingQueryException, match=reason):
+        there.query.awaitTermination(DEADLINE)
+
+    assert code.errors.is_final(there.failure)
+    assert not there.exists()
 
 
 def test_a_table_that_is_not_to_be_made_must_be_there(stream, spark):
@@ -194,7 +217,7 @@ def test_a_table_that_is_not_to_be_made_must_be_there(stream, spark):
 
     assert "does not exist; create it" in " ".join(there.unstorable(schema))
     with pytest.raises(Exception, match="does not exist; create it"):
-        there.query.awaitTermination(60)
+        there.query.awaitTermination(DEADLINE)
 
 
 # --- runs --------------------------------------------------------------------

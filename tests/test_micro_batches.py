@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 from conftest import ROWS, finish, forget_newest_commit
 from kedro.io import DatasetError
+from shell import DEADLINE
 
 WRITERS = '''
 """What a user might write a batch with."""
@@ -16,6 +17,7 @@ WRITERS = '''
 import json
 from pathlib import Path
 
+import pandas
 import pyarrow
 from kedro.io import AbstractDataset
 
@@ -59,6 +61,19 @@ class Unwilling:
         raise AssertionError("it did not open")
 
 
+class SQLTableDataset(AbstractDataset):
+    """Called as pandas' own, which needs a library that is not here."""
+
+    def save(self, data: pandas.DataFrame) -> None:
+        raise NotImplementedError
+
+    def load(self):
+        raise NotImplementedError
+
+    def _describe(self):
+        return {}
+
+
 class ArrowFile(AbstractDataset):
     def __init__(self, filepath):
         self._file = filepath
@@ -80,6 +95,19 @@ TOTALS = {
     "filepath": "totals",
     "keys": ["sku"],
 }
+
+
+UNITS = {
+    "type": "cold_store.extras.datasets.UpsertDataset",
+    "file_format": "postgresql",
+    "table": "units",
+    "keys": ["sku"],
+    "credentials": {"url": "jdbc:postgresql://127.0.0.1:5432/a"},
+}
+MIRROR = {**UNITS, "credentials": {"url": "jdbc:postgresql://127.0.0.2:5432/a"}}
+MARIA = {"url": "jdbc:mariadb://127.0.0.1/a"}
+LAST = {"type": "spark.SparkDatasetV2", "filepath": "a/{batch_id}"}
+JDBC = {"type": "spark.SparkJDBCDataset", "table": "a", "credentials": MARIA}
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +135,7 @@ def batches(code, spark, arguments):
 def failure(dataset) -> Exception:
     """Wait for a stream to fail, and return why."""
     with pytest.raises(Exception):  # noqa: B017 - Spark's, with the cause as a text
-        dataset.query.awaitTermination(60)
+        dataset.query.awaitTermination(DEADLINE)
     return dataset.failure
 
 
@@ -304,7 +332,37 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
         ),
         (
             {"datasets": [{"type": "spark.SparkDatasetV2", "filepath": "a"}]},
-            "has no mode, and Spark then refuses to write where something is",
+            "has no mode, and then refuses to write where something is, so that",
+        ),
+        (
+            {"datasets": [{**LAST, "save_args": {"mode": "ignore"}}]},
+            "has mode: ignore, which writes nothing where something is, so that all",
+        ),
+        (
+            {"datasets": [{**LAST, "save_args": {"mode": "error"}}]},
+            "has mode: error, and then refuses to write where something is",
+        ),
+        (
+            {"datasets": [{"type": "cold_store.writers.SQLTableDataset"}]},
+            "has no if_exists, and then refuses to write where something is, so that "
+            "the second batch or a replay would fail; write if_exists: replace under",
+        ),
+        (
+            {"datasets": [{"credentials": {"password": "hidden"}, "Type": "a"}]},
+            "a mapping of credentials, Type under datasets is no dataset; begin each",
+        ),
+        (
+            {
+                "datasets": [
+                    {
+                        "type": "partitions.PartitionedDataset",
+                        "path": "a",
+                        "dataset": "pandas.CSVDataset",
+                        "overwrite": True,
+                    }
+                ]
+            },
+            "PartitionedDataset under datasets saves a dict, and a batch can be a frame",
         ),
         (
             {"datasets": [{"type": "yaml.YAMLDataset", "filepath": "a"}]},
@@ -321,6 +379,10 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
         (
             {"datasets": [TOTALS, TOTALS]},
             "/totals is there twice under datasets, and takes in every batch only once",
+        ),
+        (
+            {"datasets": [UNITS, {**UNITS, "table": "public.units"}]},
+            "postgresql public.units is there twice under datasets",
         ),
         (
             {
@@ -366,7 +428,20 @@ def test_a_mistake_is_refused_with_what_to_write(batches, writers, config, answe
     with pytest.raises(DatasetError) as caught:
         batches(**config)
 
-    assert answer in str(caught.value)
+    assert answer in str(caught.value) and "hidden" not in str(caught.value)
+
+
+def test_a_mirror_on_another_server_is_no_second_writer_of_the_table(batches):
+    assert batches(UNITS, MIRROR).formats == {"postgresql"}
+
+
+def test_what_wrapped_datasets_need_of_spark_is_known(batches):
+    there = batches(
+        {**LAST, "file_format": "delta", "save_args": {"mode": "overwrite"}},
+        {**JDBC, "save_args": {"mode": "append"}},
+    )
+
+    assert there.formats == {"delta", "mariadb"} and there.databases == {"mariadb"}
 
 
 @pytest.mark.parametrize(
@@ -379,15 +454,27 @@ def test_a_mistake_is_refused_with_what_to_write(batches, writers, config, answe
         ),
         ({}, "append", "holds no more than the newest batch"),
         ({}, "complete", None),
-        ({"filepath": "{batch_id}.csv", "save_args": {"mode": "a"}}, "append", None),
+        ({"filepath": "{batch_id}.csv"}, "append", None),
+        (
+            {"filepath": "{batch_id}.csv", "save_args": {"mode": "a"}},
+            "append",
+            "appends, so a batch that is replayed",
+        ),
+        (
+            {**JDBC, "save_args": {"mode": "overwrite"}},
+            "update",
+            "holds no more than the newest batch",
+        ),
+        ({**JDBC, "save_args": {"mode": "overwrite"}}, "complete", None),
         (TOTALS, "append", None),
     ],
 )
 def test_what_a_replay_would_double_or_replace_is_warned_about(
     batches, arguments, config, mode, warning
 ):
+    csv = {"type": "pandas.CSVDataset", "filepath": "a.csv"}
     there = batches(
-        {"type": "pandas.CSVDataset", "filepath": "a.csv", **config},
+        config if "type" in config else {**csv, **config},
         save_args={**arguments, "output_mode": mode},
     )
 

@@ -3,11 +3,14 @@
 import json
 import re
 from collections import Counter
+from contextlib import closing
 
 import pytest
 import yaml
 from conftest import Project, wait_until
 from databases import PASSWORD
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
 from shell import fetch
 
 PIPELINE = """
@@ -40,6 +43,13 @@ ledger:
       credentials: warehouse
   save_args: {checkpoint: data/04_checkpoint/ledger}
 """
+TABLE = {
+    "type": "cold_store.extras.datasets.UpsertDataset",
+    "file_format": "postgresql",
+    "keys": ["sku"],
+    "create": True,
+    "credentials": "warehouse",
+}
 RUN = "--pipelines=ledger"
 
 
@@ -85,6 +95,12 @@ def in_table(postgres) -> dict[str, int]:
     return dict(postgres.rows("SELECT sku, units FROM ledger"))
 
 
+def tables(postgres) -> list[str]:
+    """Return the table, and with it whatever batches have left beside it."""
+    found = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'ledger%'"
+    return [name for (name,) in postgres.rows(found)]
+
+
 def test_kills_and_a_restart_of_the_server_lose_nothing_and_double_nothing(
     ledger, postgres
 ):
@@ -95,6 +111,8 @@ def test_kills_and_a_restart_of_the_server_lose_nothing_and_double_nothing(
         run.kill()
 
     waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    stages = "FROM pg_class WHERE relname LIKE 'ledger\\_\\_%'"
+    kept = f"SELECT relpersistence::text {stages}"
     deliveries.send(2)
     with ledger.live(RUN) as run, postgres.connect() as other:
         other.execute("LOCK TABLE ledger IN EXCLUSIVE MODE")
@@ -103,14 +121,19 @@ def test_kills_and_a_restart_of_the_server_lose_nothing_and_double_nothing(
 
     with ledger.live(RUN) as run:
         wait_until(lambda: in_table(postgres) == deliveries.units, "all rows")
-        postgres.stop()
-        deliveries.send(3)
+        with closing(postgres.connect()) as other:
+            other.execute("LOCK TABLE ledger IN EXCLUSIVE MODE")
+            deliveries.send(3)
+            wait_until(lambda: postgres.rows(waiting), "a batch that is staged")
+            assert set(postgres.rows(kept)) == {("p",)}  # a restart does not empty it
+            postgres.stop()
         run.says("ledger failed, restart 1 of 3")
         postgres.start()
         wait_until(lambda: in_table(postgres) == deliveries.units, "all rows again")
         assert run.stop() == 0, run.text
 
     assert in_table(postgres) == deliveries.units
+    assert tables(postgres) == ["ledger"]
 
 
 def test_the_password_is_nowhere_to_be_seen(ledger, postgres):
@@ -140,6 +163,44 @@ def test_the_password_is_nowhere_to_be_seen(ledger, postgres):
     seen += (ledger.folder / "logs/spark.log").read_text()
     seen += ledger.kedro("streams", "check", RUN).stdout
     assert "StreamingQuery" in seen and PASSWORD not in seen
+
+
+def test_credentials_inside_a_list_are_used_and_not_shown(ledger):
+    """By an entry, and by a pattern of entries, of which Kedro makes more."""
+    file = ledger.folder / "conf/base/catalog.yml"
+    pattern = CATALOG.partition("\nledger:")[2].replace("table: ledger", "table: any")
+    file.write_text(f'{file.read_text()}\n"{{name}}_by_pattern":{pattern}')
+    bootstrap_project(ledger.folder)
+
+    with KedroSession.create(ledger.folder) as session:
+        catalog = session.load_context().catalog
+        built = [catalog.get(name) for name in ("ledger", "sums_by_pattern")]
+        shown = str((catalog.to_config(), catalog.config_resolver.config, built))
+
+    assert [dataset.formats for dataset in built] == [{"postgresql"}] * 2
+    assert "'credentials': 'warehouse'" in shown and PASSWORD not in shown
+
+
+def test_a_table_is_read_and_upserted_without_any_stream(ledger, postgres):
+    package = ledger.folder / "src/cold_store/pipelines/report"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        PIPELINE.replace('"deliveries", "ledger"', '"totals", "report"')
+    )
+    tables = {
+        name: {**TABLE, "table": f"ledger_{name}"} for name in ("totals", "report")
+    }
+    (ledger.folder / "conf/base/catalog_report.yml").write_text(yaml.safe_dump(tables))
+    postgres.do(
+        "CREATE TABLE ledger_totals AS SELECT 'S0' AS sku, 6 AS units",
+        "DROP TABLE IF EXISTS ledger_report",
+    )
+
+    run = ledger.kedro("run", "--pipelines=report")
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert postgres.rows("SELECT * FROM ledger_report") == [("S0", 6)]
+    postgres.do("DROP TABLE ledger_totals, ledger_report")
 
 
 def test_check_says_what_the_server_would_refuse_and_what_a_replay_would_double(
@@ -181,3 +242,4 @@ def test_a_mistake_that_only_the_server_can_see_ends_the_run_without_a_retry(
     assert "CheckViolation" in run.stdout + run.stderr
     assert "restart 1" not in run.stdout + run.stderr
     assert in_table(postgres) == {}
+    assert tables(postgres) == ["ledger"]

@@ -1,16 +1,22 @@
 """Upserts into a real PostgreSQL: by dataset, and by runs that are killed."""
 
+import importlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from pathlib import Path
+from threading import Barrier
 
 import pytest
-from conftest import finish, forget_newest_commit, wait_until
+from conftest import ROWS, finish, forget_newest_commit, wait_until
 from databases import PASSWORD
 from kedro.io import DatasetError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
+from shell import DEADLINE
 
+KEYS = {"keys": ["sku"]}
 UPSERT = "cold_store.extras.datasets.UpsertDataset"
 
 
@@ -198,10 +204,58 @@ def test_a_batch_that_comes_again_changes_nothing_even_for_increments(
         ("A", 13),
         ("B", 6),
     ]
-    left = postgres.rows(
-        f"SELECT tablename FROM pg_tables WHERE tablename LIKE '{table}%'"
-    )
-    assert left == [(table,)]
+    assert tables(postgres, table) == [table]
+
+
+def tables(postgres, table) -> list[str]:
+    """Return the table, and with it whatever batches have left beside it."""
+    like = f"SELECT tablename FROM pg_tables WHERE tablename LIKE '{table}%'"
+    return sorted(name for (name,) in postgres.rows(like))
+
+
+def test_a_stage_of_a_dead_driver_that_somebody_holds_is_not_waited_for(
+    spark, postgres, upsert, table
+):
+    there = upsert(create=True, add=["units"])._store
+    rows = spark.createDataFrame([("A", 3)], "sku STRING, units INT")
+    held, free = f"{table}__a-stream_00000001", f"{table}__a-stream_00000002"
+    postgres.do(f'CREATE TABLE "{held}" (sku text)', f'CREATE TABLE "{free}" ()')
+    with postgres.connect() as executor:
+        executor.execute(f"""INSERT INTO "{held}" VALUES ('A')""")
+
+        there.merge(rows, "a-stream", 0)
+
+        assert tables(postgres, table) == [table, held]
+    there.merge(rows, "a-stream", 1)
+
+    assert postgres.rows(f"SELECT sku, units FROM {table}") == [("A", 6)]
+    assert tables(postgres, table) == [table]
+
+
+def test_saves_and_streams_that_begin_together_make_one_table(
+    spark, postgres, upsert, table
+):
+    """Their transactions wait until all have staged their rows, and then go at once."""
+    postgres.do("DROP TABLE IF EXISTS spark_batches")
+    rows = spark.createDataFrame([("A", 1)], "sku STRING, units INT")
+    stores = [upsert(create=True, add=["units"])._store for _ in range(3)]
+    together = Barrier(len(stores), timeout=DEADLINE)
+
+    def merge(number: int) -> None:
+        store, fill = stores[number], stores[number]._fill
+
+        def fill_and_wait(*arguments):
+            fill(*arguments)
+            together.wait()
+
+        store._fill = fill_and_wait
+        store.merge(rows, f"{number}-stream", 0 if number else None)
+
+    with ThreadPoolExecutor(len(stores)) as threads:
+        list(threads.map(merge, range(len(stores))))
+
+    assert postgres.rows(f"SELECT sku, units FROM {table}") == [("A", len(stores))]
+    assert tables(postgres, table) == [table]
 
 
 def test_a_batch_that_a_driver_taken_for_dead_was_faster_with_changes_nothing(
@@ -245,12 +299,56 @@ def test_a_deadlock_fails_the_batch_and_the_next_try_takes_it_in(
         wait_until(lambda: postgres.rows(waiting), "the stream to wait for a row")
         other.execute(f"UPDATE {table} SET units = units WHERE sku = 'A'")
     with pytest.raises(StreamingQueryException):
-        running.query.awaitTermination(60)
+        running.query.awaitTermination(DEADLINE)
 
     assert "DeadlockDetected" in str(running.failure)
     assert not code.errors.is_final(running.failure)
     finish(stream(add=["units"]))
     assert postgres.rows(f"SELECT * FROM {table} ORDER BY 1") == [("A", 3), ("B", 5)]
+
+
+def test_what_a_column_cannot_hold_is_refused_for_good(
+    code, stream, postgres, table, tmp_path
+):
+    """Text may go into any column, so that only the server can see what is wrong."""
+    postgres.do(f"CREATE TABLE {table} (sku int PRIMARY KEY, units int)")
+
+    running = stream()
+    with pytest.raises(StreamingQueryException):
+        running.query.awaitTermination(DEADLINE)
+
+    said = str(running.failure)
+    assert "InvalidTextRepresentation" in said and 'type integer: "' in said
+    assert code.errors.is_final(running.failure)
+    assert tables(postgres, table) == [table]
+
+
+def test_batches_go_to_tables_by_sparks_own_jdbc_dataset(
+    code, source, postgres, table, arguments
+):
+    there = code.datasets.MicroBatchDataset(
+        datasets=[
+            {
+                "type": "spark.SparkJDBCDataset",
+                "table": f"{table}_{{batch_id}}",
+                "save_args": {"mode": "overwrite"},
+                "credentials": {
+                    **postgres.credentials,
+                    "driver": "org.postgresql.Driver",
+                },
+            }
+        ],
+        save_args=arguments,
+    )
+    for _ in range(2):
+        there.save(source.load())
+        finish(there)
+        forget_newest_commit(Path(arguments["checkpoint"]))
+
+    assert there.formats == {"postgresql"} and not list(there.hazards())
+    assert PASSWORD not in str(there)
+    assert postgres.rows(f"SELECT * FROM {table}_0 ORDER BY 1") == ROWS
+    postgres.do(f"DROP TABLE {table}_0")
 
 
 # --- what is refused before a stream starts ----------------------------------
@@ -280,6 +378,19 @@ def problems(dataset, schema) -> str:
             "onnection refused",
         ),
         ({"keys": ["sku"], "order_by": "units"}, "(sku text UNIQUE, units int)", None),
+        ({}, "(sku uuid UNIQUE, units bigint)", None),
+        ({}, "(sku text UNIQUE, units numeric, at timestamp DEFAULT now())", None),
+        (
+            {},
+            "(sku text UNIQUE, units date)",
+            "column units is int here and date there, where its values could change",
+        ),
+        ({}, "(sku text UNIQUE, units smallint)", None),  # too large is an error there
+        (
+            {},
+            "(sku text UNIQUE, units int, id serial NOT NULL, aisle text NOT NULL)",
+            "wants a value for aisle (NOT NULL, without a default), and the rows have",
+        ),
     ],
 )
 def test_what_the_table_would_refuse_is_known_before(
@@ -292,6 +403,23 @@ def test_what_the_table_would_refuse_is_known_before(
     found = problems(upsert(**config), schema)
 
     assert answer in found if answer else not found
+
+
+def test_a_driver_that_spark_was_started_without_is_named(
+    code, spark, upsert, table, monkeypatch
+):
+    checks = importlib.import_module("cold_store.extras.streams.checks")
+    batches = code.datasets.MicroBatchDataset(
+        datasets=[{"type": UPSERT, "file_format": "delta", "table": table, **KEYS}],
+        save_args={"checkpoint": "a"},
+    )
+    both = {"there": batches, "absent": upsert()}
+    assert not list(checks.unknown_formats(spark, both))
+    monkeypatch.setitem(checks.plans.DRIVERS, "postgresql", "org.nowhere.Driver")
+
+    (said,) = checks.unknown_formats(spark, both)
+
+    assert "absent: file_format 'postgresql' needs the package org.postgresql:" in said
 
 
 def test_a_wrong_password_is_said_in_a_sentence_without_it(spark, postgres, upsert):

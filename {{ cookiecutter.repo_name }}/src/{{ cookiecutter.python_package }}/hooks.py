@@ -9,6 +9,7 @@ from kedro.io import CatalogProtocol, DataCatalog, DatasetError
 from kedro.pipeline import Pipeline
 from omegaconf.errors import InterpolationResolutionError
 
+from .extras.datasets.batch_writers import remember_credentials
 from .extras.streams import checks, session
 from .extras.streams.errors import StreamsError, first_sentence, is_sparks
 from .extras.streams.run import StreamsRun
@@ -22,7 +23,8 @@ class SparkHooks:
     def after_context_created(self, context: KedroContext) -> None:
         """Remember the settings; no Java process starts here."""
         settings = context.config_loader["spark"]
-        session.configure(settings, context.project_path, _secrets(context, settings))
+        secrets = _secrets(context, settings)
+        session.configure(settings, context.project_path, secrets, context.env)
 
     @hook_impl
     def before_pipeline_run(self, pipeline: Pipeline, catalog: DataCatalog) -> None:
@@ -49,10 +51,12 @@ class SparkStreamsHook:
         self, catalog: DataCatalog, conf_creds: dict[str, Any]
     ) -> None:
         """Tell streams what they are called, before a notebook builds them."""
+        remember_credentials(conf_creds)
+        ours = f"{__package__}.extras.datasets."
         for name, entry in catalog.config_resolver.config.items():
-            if str(entry.get("type", "")).startswith(f"{__package__}.extras.datasets."):
+            kind = str(entry.get("type", ""))
+            if kind.startswith(ours) and not kind.endswith(".UpsertDataset"):
                 entry.setdefault("name", name)
-                _give_credentials(entry.get("datasets"), conf_creds)
 
     @hook_impl(tryfirst=True)
     def before_pipeline_run(
@@ -92,14 +96,6 @@ class SparkStreamsHook:
                 raise StreamsError(str(error)) from error
             if is_sparks(error):
                 raise StreamsError(f"Spark refuses: {first_sentence(error)}") from error
-
-
-def _give_credentials(datasets: Any, credentials: dict[str, Any]) -> None:
-    """Replace the names of credentials in a list, where Kedro does not look for them."""
-    for config in datasets if isinstance(datasets, list) else ():
-        if isinstance(config, dict) and isinstance(config.get("credentials"), str):
-            name = config["credentials"]
-            config["credentials"] = credentials.get(name, name)
 
 
 def _secrets(context: KedroContext, settings: dict[str, Any]) -> dict[str, Any]:

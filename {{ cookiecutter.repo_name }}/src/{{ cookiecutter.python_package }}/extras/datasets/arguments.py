@@ -155,6 +155,12 @@ def trigger(save_args: dict[str, Any]) -> dict[str, Any]:
     return {"processingTime": _interval(text)}
 
 
+def columns(save_args: dict[str, Any], key: str) -> list[str]:
+    """Return the columns under a key; a single one needs no list."""
+    given = save_args.get(key) or []
+    return [given] if isinstance(given, str) else list(given)
+
+
 def absolute(path: str) -> str:
     """Anchor a relative path at the project, whatever the current folder."""
     if is_remote(path):

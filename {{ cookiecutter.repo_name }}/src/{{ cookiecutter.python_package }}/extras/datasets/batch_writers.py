@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from kedro.io import AbstractDataset, DatasetError
 from kedro.utils import load_obj
@@ -20,6 +21,22 @@ BATCH_ID = "{batch_id}"
 PATHS = {"filepath", "filename", "path"}  # what Kedro makes absolute, but not in lists
 MODES = ("mode", "write_mode", "if_exists")  # what datasets call it
 APPENDING = ("append", "a")
+REPLACING = ("overwrite", "replace")
+SKIPPING = "ignore"  # what is there stays
+REFUSING = ("error", "errorifexists", "default", "fail", "x")  # it is an error
+REFUSE_BY_DEFAULT = ("SQLTableDataset", "GBQTableDataset")  # and all of Spark's
+
+
+class _Known:
+    credentials: dict[str, Any] = {}  # by name; the hooks tell
+
+
+def remember_credentials(credentials: dict[str, Any]) -> None:
+    """Keep credentials that a list names, where Kedro does not look for them.
+
+    They stay out of the configuration of the catalog, which Kedro shows.
+    """
+    _Known.credentials = credentials
 
 
 class DatasetWriter:
@@ -33,12 +50,13 @@ class DatasetWriter:
         """Build the dataset, to see whether it can be built; it need not exist yet."""
         if not isinstance(config, dict) or "type" not in config:
             raise DatasetError(
-                f"{config!r} under datasets is no dataset; begin each with '- type: '"
+                f"{_shown(config)} under datasets is no dataset; begin each with "
+                "'- type: '"
             )
         paths = {key: absolute(config[key]) for key in config.keys() & PATHS}
         self._config = {**config, **paths}
         self._refuse_versions()
-        self._refuse_unknown_credentials()
+        self._refuse_unknown_credentials(self._config)
         self._is_per_batch = BATCH_ID in str(config)
         self.dataset = self._built(0)
         self._refuse_streams()
@@ -74,19 +92,30 @@ class DatasetWriter:
     @property
     def formats(self) -> set[str]:
         """The formats that Spark must know, some of which come in packages."""
-        url = str(self._config.get("url", ""))  # jdbc:postgresql://...
-        database = {url.split(":")[1]} if url.startswith("jdbc:") else set()
-        return {*getattr(self.dataset, "formats", ()), *database}
+        named = self._config.get("file_format") if self._is_sparks else None
+        own = getattr(self.dataset, "formats", ())
+        return {*own, *self.databases, *([str(named)] if named else [])}
+
+    @property
+    def databases(self) -> set[str]:
+        """The databases that Spark reaches by a driver of theirs."""
+        config = _with_credentials(self._config)
+        secrets = config.get("credentials")
+        hidden = secrets.get("url") if isinstance(secrets, dict) else None
+        url = str(config.get("url") or hidden or "")  # jdbc:postgresql://...
+        return {url.split(":")[1]} if url.startswith("jdbc:") else set()
 
     @property
     def paths(self) -> list[str]:
         """Every file or folder that Spark writes here; other datasets find their own."""
-        module = type(self.dataset).__module__
-        is_sparks = module.startswith("kedro_datasets.spark.")
-        if not is_sparks and not isinstance(self.dataset, UpsertDataset):
+        if not self._is_sparks and not isinstance(self.dataset, UpsertDataset):
             return []
         paths = [str(self._config[key]) for key in PATHS & self._config.keys()]
         return [path.partition(BATCH_ID)[0] for path in paths]
+
+    @property
+    def _is_sparks(self) -> bool:
+        return type(self.dataset).__module__.startswith("kedro_datasets.spark.")
 
     def load(self) -> Any:
         """Read what the dataset holds, as a batch."""
@@ -104,19 +133,21 @@ class DatasetWriter:
 
     def hazards(self, output_mode: str) -> Iterator[str]:
         """Find what a replay would double, and what the next batch would replace."""
-        if self._is_per_batch or isinstance(self.dataset, UpsertDataset):
+        if isinstance(self.dataset, UpsertDataset):
             return
-        if _mode(self._config) in APPENDING:
+        mode = _mode(self._config)
+        replaces = "filepath" in self._config or mode in REPLACING
+        if mode in APPENDING:
             yield (
                 f"{self.place} appends, so a batch that is replayed after a crash is "
                 f"there twice; write {BATCH_ID} into its filepath and overwrite, or use "
                 "a dataset that upserts"
             )
-        elif "filepath" in self._config and output_mode != "complete":
+        elif replaces and not self._is_per_batch and output_mode != "complete":
             yield (
                 f"{self.place} holds no more than the newest batch, because each one "
-                f"replaces the one before; write {BATCH_ID} into its filepath to keep "
-                "them all"
+                f"replaces the one before; write {BATCH_ID} into its filepath, or the "
+                "name of its table, to keep them all"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -124,7 +155,7 @@ class DatasetWriter:
         return self.dataset._describe()
 
     def _built(self, batch_id: int) -> AbstractDataset:
-        config = _filled(self._config, str(batch_id))
+        config = _filled(_with_credentials(self._config), str(batch_id))
         try:
             return AbstractDataset.from_config(str(config["type"]), config)
         except DatasetError as error:
@@ -142,12 +173,16 @@ class DatasetWriter:
                 "filepath"
             )
 
-    def _refuse_unknown_credentials(self) -> None:
-        if isinstance(name := self._config.get("credentials"), str):
+    def _refuse_unknown_credentials(self, config: dict[str, Any]) -> None:
+        name = config.get("credentials")
+        if isinstance(name, str) and name not in _Known.credentials:
             raise DatasetError(
                 f"credentials '{name}' of {self.place} are not known; add {name}: to "
                 "credentials.yml of the environment, e.g. conf/local/credentials.yml"
             )
+        for value in config.values():
+            if isinstance(value, dict):
+                self._refuse_unknown_credentials(value)
 
     def _refuse_streams(self) -> None:
         kind = type(self.dataset)
@@ -159,12 +194,24 @@ class DatasetWriter:
             )
 
     def _refuse_second_write_that_fails(self) -> None:
-        is_sparks = type(self.dataset).__module__.startswith("kedro_datasets.spark.")
-        if is_sparks and _mode(self._config) is None:
+        mode = _mode(self._config)
+        name = type(self.dataset).__name__
+        if mode == SKIPPING:
             raise DatasetError(
-                f"{self.place} has no mode, and Spark then refuses to write where "
-                "something is, so that the second batch or a replay would fail; add "
-                "save_args: {mode: overwrite}"
+                f"{self.place} has mode: {mode}, which writes nothing where something "
+                "is, so that all batches after the first would be lost; write mode: "
+                "overwrite, or append"
+            )
+        if mode in REFUSING or (
+            mode is None and (self._is_sparks or name in REFUSE_BY_DEFAULT)
+        ):
+            key = "if_exists" if name in REFUSE_BY_DEFAULT else "mode"
+            word = "replace" if name in REFUSE_BY_DEFAULT else "overwrite"
+            said = f"{key}: {mode}" if mode else f"no {key}"
+            raise DatasetError(
+                f"{self.place} has {said}, and then refuses to write where something "
+                "is, so that the second batch or a replay would fail; write "
+                f"{key}: {word} under its save_args"
             )
 
 
@@ -261,6 +308,24 @@ def _filled(config: Any, batch_id: str) -> Any:
     return config.replace(BATCH_ID, batch_id) if isinstance(config, str) else config
 
 
+def _shown(config: Any) -> str:
+    """Say what somebody wrote, without what may be secret in it."""
+    if isinstance(config, dict):
+        return f"a mapping of {', '.join(map(str, config))}"
+    return repr(config) if isinstance(config, str) else f"a {type(config).__name__}"
+
+
+def _with_credentials(config: dict[str, Any]) -> dict[str, Any]:
+    """Write credentials where the configuration has their name."""
+    filled = {
+        key: _with_credentials(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+    }
+    if isinstance(name := config.get("credentials"), str):
+        filled["credentials"] = _Known.credentials.get(name, name)
+    return filled
+
+
 def _mode(config: dict[str, Any]) -> str | None:
     """Return what the configuration says about what is there already."""
     for key, value in config.items():
@@ -295,8 +360,10 @@ def _wanted_types(dataset: AbstractDataset) -> tuple[Any, ...]:
     except NameError:  # a type that is imported for type checkers only
         return ()
     hint = [p.annotation for p in parameters.values() if p.name != "self"][0]
-    known = () if hint is inspect.Parameter.empty else (hint,)
-    return get_args(hint) or known
+    if hint is inspect.Parameter.empty:
+        return ()
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return tuple(get_origin(kind) or kind for kind in kinds)
 
 
 def _unchanged(batch: DataFrame) -> DataFrame:

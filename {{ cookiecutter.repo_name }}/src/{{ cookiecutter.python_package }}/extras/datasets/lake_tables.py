@@ -1,6 +1,6 @@
 """Tables of Delta and Iceberg: whether they are there, and upserts into them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,10 +8,11 @@ from kedro.io import DatasetError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from ..streams.errors import first_sentence, is_sparks
 from ..streams.files import at
 from ..streams.session import get_spark, warehouse
 from .merges import Merge
-from .schemas import quoted
+from .schemas import is_lossless, misfit, quoted
 
 LAKES = ("delta", "iceberg")  # they recognise a batch that comes again
 
@@ -72,7 +73,7 @@ class LakeTable:
         """Tell Spark's own catalog, which forgets when it ends, of a table it had."""
         name = str(self.table)
         if self.file_format == "delta" and "." not in name:
-            folder = f"{warehouse(self._spark)}/{name}"
+            folder = f"{warehouse()}/{name}"
             known = self._spark.catalog.tableExists(name)
             if not known and at(f"{folder}/_delta_log").exists():
                 self._spark.catalog.createTable(name, path=folder, source="delta")
@@ -88,7 +89,7 @@ class LakeUpserts:
     def __init__(
         self, table: LakeTable, merge: Merge, create: bool, partition_by: Any
     ) -> None:
-        self.place = table.place
+        self.place = self.identity = table.place
         self.formats = frozenset({table.file_format})
         self._table = table
         self._merge = merge
@@ -97,30 +98,44 @@ class LakeUpserts:
 
     def problems(self, schema: StructType) -> Iterator[str]:
         """Find what the table as it is would refuse."""
-        if not self._table.exists():
-            if not self._create:
+        try:
+            if self._table.exists():
+                yield from self._misfits(schema, self.load().schema)
+            elif not self._create:
                 yield self._absent()
-            return
-        there = self.load().columns
-        if lost := [c for c in schema.names if c not in there]:
+        except Exception as error:
+            if not is_sparks(error):
+                raise
+            yield f"{self.place} cannot be read: {first_sentence(error)}"
+
+    def _misfits(self, schema: StructType, table: StructType) -> Iterator[str]:
+        same = _same_name(get_spark())
+        there = {same(field.name): field for field in table.fields}
+        if lost := [name for name in schema.names if same(name) not in there]:
             yield (
                 f"{self.place} has no column {', '.join(lost)}; add it there (ALTER "
                 f"TABLE {self._table.identifier} ADD COLUMN ...), or leave it out in "
                 "the node"
             )
+        for field in schema.fields:
+            kind = there.get(same(field.name), field).dataType
+            if not is_lossless(field.dataType, kind):
+                yield f"{self.place}: {misfit(field, kind)}"
 
     def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
         """Bring a batch into the table, unless it is there already."""
+        new = self._merge.one_row_per_key(rows)
         if not self._table.exists():
             if not self._create:
                 raise DatasetError(self._absent())
+            new.write.format("noop").mode("overwrite").save()  # to see bad rows first
             self._table.create(rows.schema, self._partition_by)
         spark = rows.sparkSession
         if batch_id is None:
-            self._take_in(spark, rows)
+            self._take_in(spark, new)
         elif not self._is_done(spark, stream, batch_id):
             with _noted(spark, self._notes(stream, batch_id)):
-                self._take_in(spark, rows)
+                self._take_in(spark, new)
 
     def _take_in(self, spark: SparkSession, rows: DataFrame) -> None:
         same = [f"old.{quoted(k)} = new.{quoted(k)}" for k in self._merge.keys]
@@ -134,7 +149,7 @@ class LakeUpserts:
             "USING {new} AS new "
             f"ON {' AND '.join(same)} {update}"
             f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})",
-            new=self._merge.one_row_per_key(rows),
+            new=rows,
         )
 
     def _notes(self, stream: str, batch_id: int) -> dict[str, str]:
@@ -166,6 +181,12 @@ class LakeUpserts:
     def exists(self) -> bool:
         """Whether there is such a table."""
         return self._table.exists()
+
+
+def _same_name(spark: SparkSession) -> Callable[[str], str]:
+    """Return what makes names equal that Spark takes for one."""
+    is_exact = str(spark.conf.get("spark.sql.caseSensitive")) == "true"
+    return str if is_exact else str.lower
 
 
 @contextmanager

@@ -64,6 +64,7 @@ class MicroBatchDataset(StreamSink):
                 f"'{options[0]}' does nothing here, because the datasets do the "
                 "writing; put it under the save_args of one of them"
             )
+        self._refuse_what_spark_cannot()
         given = {**(arguments or {})}
         if credentials:
             given["credentials"] = credentials
@@ -77,6 +78,19 @@ class MicroBatchDataset(StreamSink):
             self._writers += [DatasetWriter(config) for config in datasets or ()]
             self._refuse_wrong_upserts()
 
+    def _refuse_what_spark_cannot(self) -> None:
+        """Refuse what Spark itself would refuse, but only once other streams run."""
+        if self._partition_by:
+            raise DatasetError(
+                "partition_by does nothing here, because the datasets do the writing; "
+                "put it under the save_args of one of them"
+            )
+        if self.continuous:
+            raise DatasetError(
+                "trigger: continuous writes row by row, and there are no batches for the "
+                "datasets then; write an interval, e.g. trigger: 1 second"
+            )
+
     def _refuse_wrong_upserts(self) -> None:
         """Refuse upserts of which rows would get lost, or counted more than once."""
         upserts = [
@@ -84,10 +98,10 @@ class MicroBatchDataset(StreamSink):
             for writer in self._dataset_writers
             if isinstance(writer.dataset, UpsertDataset)
         ]
-        places = [upsert.place for upsert in upserts]
-        if twice := [place for place in places if places.count(place) > 1]:
+        tables = [upsert.identity for upsert in upserts]
+        if twice := [u for u in upserts if tables.count(u.identity) > 1]:
             raise DatasetError(
-                f"{twice[0]} is there twice under datasets, and takes in every batch "
+                f"{twice[-1].place} is there twice under datasets, and takes in every batch "
                 "only once; let one dataset write all its columns"
             )
         if self.output_mode != "append" and any(upsert.adds for upsert in upserts):
@@ -96,6 +110,11 @@ class MicroBatchDataset(StreamSink):
                 "come again with every change, to themselves; write output_mode: append "
                 "for rows that are added up in the table, or remove add for totals"
             )
+
+    @property
+    def bears_a_cut(self) -> bool:
+        """Whether a batch that is cut does no harm; of these, nobody can know."""
+        return False
 
     @property
     def place(self) -> str:
@@ -130,6 +149,11 @@ class MicroBatchDataset(StreamSink):
     def formats(self) -> set[str]:
         """The formats that Spark must know, some of which come in packages."""
         return super().formats.union(*[d.formats for d in self._dataset_writers])
+
+    @property
+    def databases(self) -> set[str]:
+        """The databases that Spark reaches by a driver of theirs."""
+        return set().union(*[d.databases for d in self._dataset_writers])
 
     @property
     def paths(self) -> list[str]:

@@ -5,20 +5,35 @@ merges that into the table, and notes the batch, so that one that comes again is
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+from uuid import uuid4
 
 from kedro.io import DatasetError
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from ..streams.errors import SECRET_VALUE
+from ..streams.errors import SECRET_VALUE, first_sentence, is_sparks
 from ..streams.session import get_spark
 from .merges import Merge
+from .schemas import is_lossless, misfit
 
 DONE = "spark_batches"  # the table that notes, for each stream, its last batch
-LONGEST_NAME = 63  # of a table
+LONGEST_NAME = 63  # of a table, in bytes
+OF_ATTEMPT = len("__12345678_12345678")  # what a stage is called beside its table
 SECONDS = 10  # that a server may take to answer
+PATIENCE = "500ms"  # for whoever holds what is left of an earlier batch
+SQL_ERRORS = ("java.sql.BatchUpdateException", "org.postgresql.util.PSQLException")
+ANY_NUMBER = DecimalType(38, 18)  # how Spark reads a numeric without limits
 
 
 class PostgresTable:
@@ -32,7 +47,7 @@ class PostgresTable:
         """Refuse what can be seen without a server."""
         self.table = table
         self.place = f"postgresql {table}"
-        self._connection = dict(connection)
+        self._connection = {k: v for k, v in connection.items() if k != "driver"}
         self._merge = merge
         self._create = create
         url = str(self._connection.pop("url", ""))
@@ -47,6 +62,7 @@ class PostgresTable:
         self._client = _client()
         *schema, name = table.split(".")
         self._schema, self._name = schema, name
+        self.identity = (url.partition("?")[0], *(schema or ["public"]), name)
 
     # --- before a stream starts ----------------------------------------------
 
@@ -61,12 +77,12 @@ class PostgresTable:
                 )
         try:
             with self._connect() as connection:
-                yield from self._misfits(connection, schema.names)
+                yield from self._misfits(connection, schema)
         except self._client.Error as error:
             yield f"{self.place} at {self._url}: {' '.join(str(error).split())}"
 
-    def _misfits(self, connection: Any, columns: list[str]) -> Iterator[str]:
-        there = self._columns(connection)
+    def _misfits(self, connection: Any, schema: StructType) -> Iterator[str]:
+        there, columns = self._columns(connection), schema.names
         if there is None:
             if not self._create:
                 yield self._absent()
@@ -76,12 +92,36 @@ class PostgresTable:
                 f"{self.place} has no column {', '.join(lost)}; add it there (ALTER "
                 f"TABLE {self.table} ADD COLUMN ...), or leave it out in the node"
             )
+        if needed := self._needed(connection, columns):
+            yield (
+                f"{self.place} wants a value for {', '.join(needed)} (NOT NULL, without "
+                "a default), and the rows have none; add the column in the node, or "
+                f"give it a default (ALTER TABLE {self.table} ALTER COLUMN ... SET "
+                "DEFAULT ...)"
+            )
+        if not lost:
+            yield from self._losses(schema)
         if not self._is_keyed(connection):
             yield (
                 f"{self.place} has no unique index on {', '.join(self._merge.keys)}, so "
                 "PostgreSQL cannot tell which row to update; ALTER TABLE "
                 f"{self.table} ADD PRIMARY KEY ({', '.join(self._merge.keys)})"
             )
+
+    def _losses(self, schema: StructType) -> Iterator[str]:
+        """Find columns of which PostgreSQL would round or cut the values."""
+        table = f"(SELECT {_listed(schema.names)} FROM {self._quoted(self._name)}) AS t"
+        try:
+            there = self._read(table).schema
+        except Exception as error:
+            if not is_sparks(error):
+                raise
+            yield f"{self.place} cannot be read: {first_sentence(error)}"
+            return
+        for field in schema.fields:
+            kind = there[field.name].dataType
+            if not _is_kept(field, kind):
+                yield f"{self.place}: {misfit(field, kind)}"
 
     def _absent(self) -> str:
         return (
@@ -92,37 +132,73 @@ class PostgresTable:
     # --- batches -------------------------------------------------------------
 
     def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
-        """Bring a batch into the table, unless it is there already."""
-        stage = f"{self._name[: LONGEST_NAME - 10]}__{stream[:8]}"
+        """Bring a batch into the table, unless it is there already.
+
+        Every attempt has a stage of its own: one that was taken for dead, and is not,
+        can neither empty ours nor add to it.
+        """
+        stages = f"{_cut(self._name, LONGEST_NAME - OF_ATTEMPT)}__{stream[:8]}_"
+        stage = f"{stages}{uuid4().hex[:8]}"
         with self._connect() as connection:
             if self._is_done(connection, stream, batch_id):
                 return
+            left = [] if batch_id is None else self._tables(connection, stages)
             self._prepare(connection, stage, rows.columns)
-        writer = self._merge.one_row_per_key(rows).write.format("jdbc")
-        writer.options(**self._options(stage)).mode("append").save()
-        with self._connect() as connection:
-            if batch_id is None or self._note(connection, stream, batch_id):
-                self._take_in(connection, stage, rows.columns)
-            connection.execute(f"DROP TABLE {self._quoted(stage)}")
+        self._drop(*left)
+        try:
+            self._fill(stage, rows)
+            with self._connect() as connection:
+                if batch_id is None or self._note(connection, stream, batch_id):
+                    self._take_in(connection, stage, rows.columns)
+                connection.execute(f"DROP TABLE {self._quoted(stage)}")
+        except Exception:
+            self._drop(stage)
+            raise
+
+    def _drop(self, *stages: str) -> None:
+        """Leave nothing of batches that failed; wait for nobody who holds a stage."""
+        for stage in stages:
+            with suppress(self._client.Error), self._connect() as connection:
+                connection.execute(f"SET LOCAL lock_timeout = '{PATIENCE}'")
+                connection.execute(f"DROP TABLE IF EXISTS {self._quoted(stage)}")
 
     def _prepare(self, connection: Any, stage: str, columns: list[str]) -> None:
         """Make room with the types of the table; if there is none, Spark chooses them."""
-        connection.execute(f"DROP TABLE IF EXISTS {self._quoted(stage)}")
         if self._columns(connection) is not None:
             connection.execute(
-                f"CREATE UNLOGGED TABLE {self._quoted(stage)} AS SELECT "
-                f"{_listed(columns)} FROM {self._quoted(self._name)} WITH NO DATA"
+                f"CREATE TABLE {self._quoted(stage)} AS SELECT {_listed(columns)} "
+                f"FROM {self._quoted(self._name)} WITH NO DATA"
             )
         elif not self._create:
             raise DatasetError(self._absent())
+
+    def _fill(self, stage: str, rows: DataFrame) -> None:
+        """Write a batch side by side; what one task has written outlives the server."""
+        writer = self._merge.one_row_per_key(rows).write.format("jdbc")
+        try:
+            writer.options(**self._options(stage)).mode("append").save()
+        except Exception as error:
+            raise self._named(error) from None
+
+    def _named(self, error: Exception) -> Exception:
+        """Call an error what PostgreSQL calls it: a value that it refuses stays refused."""
+        try:
+            mistake: Any = self._client.errors.lookup(_sql_state(error))
+        except KeyError:
+            return error
+        return mistake(first_sentence(error))
 
     def _take_in(self, connection: Any, stage: str, columns: list[str]) -> None:
         """Merge, in the order of keys, so that two writers seldom block each other."""
         source, target = self._quoted(stage), self._quoted(self._name)
         keys = _listed(self._merge.keys)
         if self._columns(connection) is None:
-            connection.execute(f"CREATE TABLE {target} AS TABLE {source} WITH NO DATA")
-            connection.execute(f"ALTER TABLE {target} ADD PRIMARY KEY ({keys})")
+            self._await_turn(connection, target)
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {target} AS TABLE {source} WITH NO DATA"
+            )
+            if not self._is_keyed(connection):
+                connection.execute(f"ALTER TABLE {target} ADD PRIMARY KEY ({keys})")
         changes = self._merge.assignments(columns, "excluded", _quoted)
         changed = ", ".join(f"{_quoted(c)} = {value}" for c, value in changes.items())
         # A task of Spark's that was done twice has written its rows twice.
@@ -152,8 +228,7 @@ class PostgresTable:
         """
         done = self._quoted(DONE)
         if not self._exists(connection, DONE):
-            # Two streams that begin at the same time would both create it.
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (DONE,))
+            self._await_turn(connection, done)
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {done} (stream text, target text, "
                 "batch_id bigint NOT NULL, PRIMARY KEY (stream, target))"
@@ -170,8 +245,11 @@ class PostgresTable:
 
     def load(self) -> DataFrame:
         """Read the table as it is now."""
+        return self._read(self._quoted(self._name))
+
+    def _read(self, table: str) -> DataFrame:
         reader = get_spark(*self.formats).read.format("jdbc")
-        return reader.options(**self._options(self._name)).load()
+        return reader.options(**{**self._options(self._name), "dbtable": table}).load()
 
     def exists(self) -> bool:
         """Whether there is such a table."""
@@ -188,6 +266,10 @@ class PostgresTable:
             **{"connect_timeout": SECONDS, **self._connection},
         ) as connection:
             yield connection
+
+    def _await_turn(self, connection: Any, table: str) -> None:
+        """Let one stream at a time make a table that two begin with."""
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (table,))
 
     def _options(self, table: str) -> dict[str, Any]:
         """What Spark's own client needs; text goes into columns of any type."""
@@ -211,6 +293,28 @@ class PostgresTable:
             return None
         query = f"SELECT * FROM {self._quoted(self._name)} LIMIT 0"
         return [column.name for column in connection.execute(query).description]
+
+    def _tables(self, connection: Any, beginning: str) -> list[str]:
+        """Find tables beside ours by how their names begin."""
+        found = connection.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' "
+            "AND relnamespace = to_regnamespace(coalesce(%s, "
+            "quote_ident(current_schema()))) AND starts_with(relname::text, %s)",
+            (".".join(map(_quoted, self._schema)) or None, beginning),
+        )
+        return [name for (name,) in found]
+
+    def _needed(self, connection: Any, columns: list[str]) -> list[str]:
+        """Find columns that every row must have, and that these rows have not."""
+        found = connection.execute(
+            "SELECT attname FROM pg_attribute JOIN pg_type t ON t.oid = atttypid "
+            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped "
+            "AND attnotnull AND NOT atthasdef AND attidentity = '' "
+            "AND typdefault IS NULL AND NOT EXISTS (SELECT 1 FROM pg_trigger "
+            "WHERE tgrelid = attrelid AND tgtype & 7 = 7)",  # it may fill the column
+            (self._quoted(self._name),),
+        )
+        return [name for (name,) in found if name not in columns]
 
     def _is_keyed(self, connection: Any) -> bool:
         indexes = connection.execute(
@@ -240,6 +344,29 @@ def _quoted(name: str) -> str:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(map(_quoted, names))
+
+
+def _cut(name: str, longest: int) -> str:
+    return name.encode()[:longest].decode(errors="ignore")
+
+
+def _sql_state(error: Exception) -> str:
+    """Return the code that a database gave an error, of which Spark keeps the cause."""
+    java: Any = getattr(error, "java_exception", getattr(error, "_origin", None))
+    while java is not None:
+        if java.getClass().getName() in SQL_ERRORS:
+            return java.getSQLState() or ""
+        java = java.getCause()
+    return ""
+
+
+def _is_kept(field: StructField, there: DataType) -> bool:
+    """Whether a column keeps every value; PostgreSQL reads text as what it is to be."""
+    if isinstance(field.dataType, StringType):
+        return True
+    if there == ANY_NUMBER and isinstance(field.dataType, NumericType):
+        return True
+    return is_lossless(field.dataType, there)
 
 
 def _is_nested(kind: DataType) -> bool:

@@ -5,10 +5,18 @@ from typing import Any
 
 from kedro.io import DatasetError
 from pyspark.errors import ParseException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegralType,
+    MapType,
+    StructField,
+    StructType,
+)
 
 from ..streams.errors import first_sentence
 from ..streams.files import at
+from ..streams.session import get_spark
 from . import arguments
 
 MARK = "_malformed"  # a column that tells what fits a schema from what does not
@@ -62,6 +70,31 @@ def struct_of(schema: str | StructType) -> StructType:
 def quoted(name: str) -> str:
     """Write a column's name so that no sign in it means anything."""
     return f"`{name.replace('`', '``')}`"
+
+
+def is_lossless(kind: DataType, there: DataType) -> bool:
+    """Whether no value of a type becomes another one in a table, without an error.
+
+    A whole number that is too large is an error; what is nested is Spark's to judge.
+    """
+    both = (kind, there)
+    if all(isinstance(k, IntegralType) for k in both):
+        return True
+    if any(isinstance(k, ArrayType | MapType | StructType) for k in both):
+        return True
+    spark: Any = get_spark()
+    java = [spark._jsparkSession.parseDataType(k.json()) for k in both]
+    return spark._jvm.org.apache.spark.sql.catalyst.expressions.Cast.canUpCast(*java)
+
+
+def misfit(field: StructField, there: DataType) -> str:
+    """Say that a table would not keep a column's values as they are."""
+    new, old = field.dataType.simpleString(), there.simpleString()
+    return (
+        f"column {field.name} is {new} here and {old} there, where its values could "
+        f"change or be refused; cast it in the node, e.g. .cast('{old}'), or change the "
+        "table's column"
+    )
 
 
 def not_understood(schema: Any, error: Exception) -> str:

@@ -53,7 +53,7 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         self.output_mode = arguments.output_mode(save_args)
         self._trigger = arguments.trigger(save_args)
         self._query_name = save_args.get("query_name")
-        self._partition_by = save_args.get("partition_by")
+        self._partition_by = arguments.columns(save_args, "partition_by")
         checkpoint = save_args.get("checkpoint")
         self.checkpoint = arguments.absolute(checkpoint) if checkpoint else None
         if save_args and not checkpoint and self.needs_checkpoint:
@@ -80,9 +80,9 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         """Where rows go, for people to read."""
 
     @property
-    def exchange(self) -> str | None:
-        """What a stream writes and another may read: a folder, a table, a topic."""
-        return None
+    def exchanges(self) -> set[str]:
+        """What a stream writes and another may read: a folder, a table, topics."""
+        return set()
 
     @property
     def formats(self) -> set[str]:

@@ -88,12 +88,14 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
                 "and those are not added up; remove it from add"
             )
         self._store: PostgresTable | LakeUpserts
+        self.paths: list[str] = []  # every folder that is read or written here
         if file_format == "postgresql":
             self._refuse_what_postgresql_lacks(table, filepath, partition_by)
             secrets = deepcopy(credentials or {})
             self._store = PostgresTable(str(table), secrets, self._merge, create)
         else:
             folder = arguments.absolute(filepath) if filepath else None
+            self.paths = [folder] if folder else []
             lake = LakeTable(file_format, folder, table)
             self._store = LakeUpserts(lake, self._merge, create, partition_by)
 
@@ -116,14 +118,19 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
         return self._store.place
 
     @property
+    def identity(self) -> Any:
+        """What two entries of one table, written differently, have in common."""
+        return self._store.identity
+
+    @property
     def adds(self) -> bool:
         """Whether values are added to those that are there."""
         return bool(self._merge.add)
 
     @property
     def formats(self) -> frozenset[str]:
-        """The formats that Spark must know, which come in packages."""
-        return self._store.formats
+        """The formats and stores that Spark must know, which come in packages."""
+        return self._store.formats | arguments.stores(*self.paths)
 
     def problems(self, schema: StructType) -> Iterator[str]:
         """Find what would fail with the first batch."""
