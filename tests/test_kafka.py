@@ -140,15 +140,36 @@ def test_every_type_goes_there_and_back(
     )
 
 
-@pytest.mark.parametrize("form", ["json", "avro"])
+@pytest.mark.parametrize("form", ["json", "avro", "avro by a file"])
 def test_a_column_that_is_never_empty_comes_back_as_it_was(
-    source, sink, written, stream_of, form
+    source, sink, written, stream_of, form, tmp_path
 ):
-    there = sink({"format": form})
+    file = tmp_path / "delivery.avsc"
+    file.write_text(json.dumps(AVRO))
+    schema = {"schema": {"filepath": str(file)}} if "file" in form else {}
+    payload = {"format": form.split()[0], **schema}
+    there = sink(payload)
     there.save(stream_of([("A",)], "sku STRING").selectExpr("sku", "1 AS units"))
     finish(there)
-    back, _ = written(source({"format": form, "schema": SIMPLE}).load())
+    back, _ = written(source({"schema": SIMPLE, **payload}).load())
     assert [tuple(row) for row in back] == [("A", 1)]
+
+
+@pytest.mark.parametrize(
+    ("form", "value"), [("csv", b"A;02.03.2026"), ("json", b'{"on":"02.03.2026"}')]
+)
+def test_options_are_for_the_parser_there_and_back(
+    source, sink, written, stream_of, kafka, topic, form, value
+):
+    schema = "sku STRING, on DATE" if form == "csv" else "on DATE"
+    row = ("A", WHEN.date()) if form == "csv" else (WHEN.date(),)
+    payload = {"format": form, "options": {"sep": ";", "dateFormat": "dd.MM.yyyy"}}
+    there = sink(payload)
+    there.save(stream_of([row], schema))
+    finish(there)
+    assert [v for _, v in kafka.messages(topic)] == [value]
+    rows, _ = written(source({**payload, "schema": schema}).load())
+    assert [tuple(row) for row in rows] == [row]
 
 
 def _rows(spark, rows, schema):
@@ -168,6 +189,8 @@ def test_a_bare_value_is_one_column(
     entry = source({"format": form, "schema": f"line {kind}", "keep": ["key"]})
     rows, _ = written(entry.load())
     assert [(row.line, row.message_key) for row in rows] == [(value, key)]
+    entry.malformed_only = True
+    assert written(entry.load(), 1)[0] == []
 
 
 def test_without_a_payload_messages_are_as_spark_gives_them(
@@ -191,7 +214,7 @@ def test_key_topic_and_headers_come_from_columns(sink, stream_of, kafka, topic):
 
 
 def test_fields_of_a_message_are_kept_beside_its_columns(source, kafka, topic, written):
-    kafka.send(topic, (b"k", b'{"sku": "A", "units": 1}'))
+    kafka.send(topic, (b"k", b'{"sku": "A", "units": 1}', [("trace", b"1")]))
     keep = ["key", "timestamp", "partition", "offset", "topic", "headers"]
     entry = source({"format": "json", "schema": SIMPLE, "keep": keep})
     (row,) = written(entry.load())[0]
@@ -203,7 +226,7 @@ def test_fields_of_a_message_are_kept_beside_its_columns(source, kafka, topic, w
         "message_partition": 0,
         "message_offset": 0,
         "message_topic": topic,
-        "message_headers": None,
+        "message_headers": [("trace", b"1")],
     }
 
 
@@ -334,14 +357,25 @@ def test_with_its_key_a_tombstone_says_what_was_deleted(source, kafka, topic, wr
     assert [tuple(row) for row in written(entry.load())[0]] == [(None, None, "A")]
 
 
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        (2_000_000, "the value of the max.request.size configuration"),
+        (20_000, "raise max.message.bytes of the topic"),
+    ],
+    ids=["client", "topic"],
+)
 def test_a_message_that_is_too_large_for_the_broker_is_said_so(
-    sink, stream_of, code, topic
+    sink, stream_of, code, kafka, topic, size, says
 ):
-    there = sink({"format": "text"})
-    there.save(stream_of([("x" * 2_000_000,)], "line STRING"))
+    narrow = kafka.topic(f"{topic}-narrow", **{"max.message.bytes": "10000"})
+    there = sink({"format": "text"}, topic=narrow)
+    there.save(stream_of([("x" * size,)], "line STRING"))
     with pytest.raises(Exception, match="RecordTooLarge") as failure:
         there.query.processAllAvailable()
     assert code.errors.is_final(failure.value)
+    assert code.errors.is_final(there.failure)
+    assert says in code.errors.first_sentence(there.failure)
 
 
 # --- refused before anything starts ------------------------------------------
@@ -368,6 +402,10 @@ def test_a_message_that_is_too_large_for_the_broker_is_said_so(
             "put it into credentials.yml of the environment",
         ),
         (
+            {"credentials": {"sasl.jaas.config": "x"}},
+            "'sasl.jaas.config' in the credentials would be ignored by Spark, which",
+        ),
+        (
             {"save_args": {"subscribe": "t", "checkpoint": "c"}},
             "a sink has topic: NAME",
         ),
@@ -380,6 +418,10 @@ def test_a_message_that_is_too_large_for_the_broker_is_said_so(
         (
             {"payload": {"format": "text", "options": {"sep": ";"}}},
             "payload.options are for the formats csv and json",
+        ),
+        (
+            {"payload": JSON | {"options": {"Mode": "FAILFAST"}}},
+            "'Mode' in payload.options is decided by payload.malformed",
         ),
         (
             {"payload": {"format": "avro", "registry": {"url": "http://me:my@x"}}},
@@ -427,6 +469,17 @@ def test_what_an_entry_gets_wrong_is_refused_at_once(code, keys, sentence):
             "column a is of type array, and csv has no",
         ),
         (
+            {"format": "binary"},
+            "a INT",
+            "Spark cannot make messages of these columns",
+        ),
+        (None, "value INT", "column value is the value of messages and of type int"),
+        (
+            {"format": "json", "headers": "h"},
+            "a INT, h MAP<STRING, STRING>",
+            "make it array<struct<key:string,value:binary>>",
+        ),
+        (
             {"format": "json", "key": "id"},
             "a INT",
             "payload.key is id, and there is no",
@@ -438,6 +491,11 @@ def test_what_an_entry_gets_wrong_is_refused_at_once(code, keys, sentence):
         ),
         (
             {"format": "avro", "schema": AVRO},
+            "sku STRING, units LONG",
+            "a column does not fit the Avro schema: Cannot convert SQL field 'units'",
+        ),
+        (
+            {"format": "avro", "schema": AVRO},
             "sku STRING",
             "the Avro schema has a field units, and there is no such column",
         ),
@@ -446,6 +504,12 @@ def test_what_an_entry_gets_wrong_is_refused_at_once(code, keys, sentence):
 def test_columns_that_would_be_lost_are_refused(sink, spark, payload, schema, sentence):
     frame = spark.createDataFrame([], schema)
     assert sentence in " ".join(sink(payload).unstorable(frame.schema))
+
+
+def test_a_type_that_avro_does_not_have_is_refused(sink, spark):
+    frame = spark.createDataFrame([], "sku INTERVAL")
+    with pytest.raises(DatasetError, match="Avro has no place for these columns"):
+        list(sink({"format": "avro"}).unstorable(frame.schema))
 
 
 def test_a_sink_without_a_topic_is_refused(sink, spark):
@@ -489,12 +553,18 @@ def test_an_unknown_topic_and_a_silent_broker_are_named(code, spark, kafka):
 # --- security ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["PLAIN", "SCRAM-SHA-256", "TLS"])
+SECRETS = {
+    "PLAIN": lambda broker: broker.by_password("PLAIN"),
+    "SCRAM-and-TLS": lambda broker: broker.by_password_and_file(),
+    "TLS": lambda broker: broker.by_certificate(),
+}
+
+
+@pytest.mark.parametrize("kind", SECRETS)
 def test_passwords_and_certificates_come_from_credentials_alone(
     code, dataset, secured, written, stream_of, tmp_path, kind
 ):
-    is_tls = kind == "TLS"
-    secrets = secured.by_certificate() if is_tls else secured.by_password(kind)
+    secrets = SECRETS[kind](secured)
     topic = f"safe-{kind}"
     secured.client().topic(topic)
     there = dataset(

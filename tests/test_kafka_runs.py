@@ -5,6 +5,8 @@ import re
 import shutil
 import signal
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import pyspark
 import pytest
@@ -12,8 +14,8 @@ import yaml
 from chaos import committed_files
 from conftest import (
     DEADLINE,
+    LiveRun,
     Project,
-    forget_newest_commit,
     new_environment,
     ok,
     sh,
@@ -74,6 +76,12 @@ def committed_skus(project: Project) -> list[str]:
         for line in open(path).read().splitlines()[1:]
     ]
     return sorted(line.partition(",")[0] for line in lines)
+
+
+def await_in(run: LiveRun, condition: Callable[[], object], what: str) -> None:
+    """Wait for something that a run brings about, and fail at once if the run ends."""
+    wait_until(lambda: condition() or run.process.poll() is not None, what)
+    assert run.process.poll() is None, run.text
 
 
 def newest_by_key(kafka: Kafka, topic: str) -> list[dict]:
@@ -165,19 +173,41 @@ def test_what_a_broker_has_not_is_said_before_any_stream_starts(project, kafka, 
     assert not (project.folder / "data/04_checkpoint").exists()
 
 
-def test_keep_without_anybody_who_stores_is_refused(project):
-    project.edit(CATALOG, ("raw.sensor_malformed:", "_nothing:"))
+OTHER = "  payload: {format: json, schema: sensor_id STRING}\n"
+
+
+@pytest.mark.parametrize("lacking", ["entry", "node", "equal payload"])
+def test_keep_without_anybody_who_stores_is_refused(project, lacking):
+    if lacking == "entry":
+        project.edit(CATALOG, ("raw.sensor_malformed:", "_nothing:"))
+    elif lacking == "node":
+        shutil.rmtree(project.folder / "src/cold_store/pipelines/malformed")
+    else:
+        project.edit(CATALOG, ("  <<: *readings\n", f"  <<: *readings\n{OTHER}"))
     result = project.kedro("run", *SENSOR)
     assert result.returncode == 1
-    assert (
-        "payload.malformed is keep, and no entry of the catalog reads" in result.stderr
+    assert "raw.sensor: payload.malformed is keep, and no node reads" in result.stderr
+
+
+def test_a_feed_that_cannot_tell_its_topic_sends_nothing(project):
+    project.edit(
+        CATALOG,
+        ("subscribe: deliveries\n", "subscribe: deliveries,returns\n"),
+        ("subscribe: readings\n", "subscribePattern: readings.*\n"),
     )
+    result = project.kedro("streams", "feed", "--env=kafka")
+    assert result.returncode == 1 and "sent" not in result.stdout
+    for place in ("deliveries,returns", "readings.*"):
+        assert f"which topic of kafka {place} to send to; name one" in result.stderr
 
 
 # --- a broker of one's own ---------------------------------------------------
 
 
-def test_the_local_broker_makes_topics_keeps_messages_and_ends_with_ctrl_c(project):
+def test_the_local_broker_makes_topics_keeps_messages_and_ends_with_ctrl_c(
+    pristine, tmp_path
+):
+    project = pristine.copy(tmp_path / "kühl")  # a path that Java could misread
     port = free_port()
     with broker_of(project, port) as (kafka, process):
         assert set(TOPICS) <= kafka.topics()
@@ -335,12 +365,32 @@ def test_a_password_is_nowhere_to_be_seen(project, secured):
         assert secret not in seen
 
 
-def test_a_wrong_password_ends_the_run_in_a_sentence(project, secured):
+def test_a_wrong_password_an_unknown_authority_and_silence_end_the_run_in_a_sentence(
+    project, secured
+):
     prepare(project, secured.client())
     with_credentials(project, secured.by_password("PLAIN", "wrong-horse"))
-    result = project.kedro("run", *SENSOR)
+    others = {
+        "stranger": secured.by_certificate("other-ca.pem"),
+        "silent": {"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"},
+    }
+    with (project.folder / "conf/kafka/credentials.yml").open("a") as file:
+        yaml.safe_dump(others, file)
+    sink = "kafka_user\n  payload:\n    format: json\n    key: "
+    project.edit(
+        CATALOG,
+        (f"{sink}sensor_id", f"{sink}sensor_id".replace("kafka_user", "stranger")),
+        (f"{sink}sku", f"{sink}sku".replace("kafka_user", "silent")),
+    )
+    result = project.kedro("run", "--env=kafka")
     assert result.returncode == 1
+    assert "Error: 3 problems" in result.stderr
     assert "does not accept user and password; correct" in result.stderr
+    assert "processed.sensor: broker 127.0.0.1" in result.stderr
+    assert "is not trusted, or does not trust us; correct" in result.stderr
+    assert "processed.stock: broker 127.0.0.1" in result.stderr
+    assert "does not answer; start it" in result.stderr
+    assert not (project.folder / "data/04_checkpoint").exists()
     log = (project.folder / "logs/spark.log").read_text()
     seen = result.stderr + result.stdout + log
     assert "Traceback" not in result.stderr + result.stdout
@@ -378,6 +428,7 @@ def test_a_repository_that_cannot_be_reached_is_said_so_with_the_ways_around(pro
     broker = project.kedro("streams", "broker", f"--port={free_port()}")
     assert broker.returncode == 1
     assert "could not be downloaded" in broker.stderr
+    assert "name a mirror in a file of Ivy's settings" in broker.stderr
 
 
 # --- faults ------------------------------------------------------------------
@@ -415,41 +466,69 @@ def test_kills_between_topic_and_files_lose_nothing_and_double_nothing(
     assert sorted(row.sku for row in rows) == sorted(f"S-{n}" for n in range(sent))
 
 
-def test_partitions_that_are_added_are_read(project, kafka, topics):
+def test_partitions_that_are_added_are_read_until_the_topic_is_deleted(
+    project, kafka, topics
+):
     topic = topics["deliveries"]
     kafka.send(topic, delivery(1))
-    with project.live(*ALONE) as run:
+    with project.live(*ALONE, "--params=streams.restart.attempts=0") as run:
         wait_until(lambda: committed_skus(project) == ["S-1"], "the first delivery")
         kafka.grow(topic, 3)
         wait_until(lambda: kafka.partitions(topic) == 3, "the new partitions")
         kafka.send(topic, delivery(2), partition=2)
         wait_until(lambda: committed_skus(project) == ["S-1", "S-2"], "the second one")
-        assert run.stop() == 0, run.text
+        kafka.delete(topic)
+        assert run.end() == 1, run.text
+    assert "failOnDataLoss" in run.text and "kedro streams reset" in run.text
 
 
-def test_a_broker_that_goes_away_and_comes_back_costs_no_message(project):
+def test_a_broker_that_is_away_for_half_a_minute_costs_no_message(project):
+    project.edit(
+        CATALOG,
+        ("maxOffsetsPerTrigger: 6 ", "maxOffsetsPerTrigger: 60 "),
+        # With something to send while there is nobody to send it to.
+        ("processed_stock\n    trigger: 2", "processed_stock\n    trigger: 10"),
+    )
     port = free_port()
-    with broker_of(project, port) as (kafka, _):
-        topics = prepare(project, kafka)
-        kafka.send(topics["deliveries"], delivery(1))
-        live = project.live(*ALONE)
-        run = live.__enter__()
-        wait_until(
-            lambda: committed_skus(project) == ["S-1"] or run.process.poll(), "S-1"
-        )
-    try:
-        log = project.folder / "logs/spark.log"
-        wait_until(lambda: "could not be established" in log.read_text(), "the outage")
+    with ExitStack() as stack:
         with broker_of(project, port) as (kafka, _):
+            topics = prepare(project, kafka)
+            kafka.send(topics["deliveries"], delivery(1))
+            kafka.send(topics["readings"], *map(reading, range(60)))
+            run = stack.enter_context(project.live("--env=kafka"))
+            await_in(
+                run, lambda: newest_by_key(kafka, topics["stock"]), "the first stock"
+            )
+            await_in(run, lambda: kafka.messages(topics["sensor_windows"]), "windows")
             kafka.send(topics["deliveries"], delivery(2))
-            wait_until(
-                lambda: committed_skus(project) == ["S-1", "S-2"] or run.process.poll(),
-                "the second delivery",
+            await_in(run, lambda: committed_skus(project) == ["S-1", "S-2"], "S-2")
+        gone = time.monotonic()
+        await_in(run, lambda: time.monotonic() > gone + 30, "half a minute")
+        with broker_of(project, port) as (kafka, _):
+            kafka.send(topics["deliveries"], delivery(3))
+            kafka.send(topics["readings"], *map(reading, range(60, 120)))
+            skus = {"S-1", "S-2", "S-3"}
+            await_in(
+                run,
+                lambda: (
+                    {r["sku"] for r in newest_by_key(kafka, topics["stock"])} == skus
+                ),
+                "all stock",
+            )
+            closed = set(map(minute, range(117)))  # the newest wait for late readings
+            await_in(
+                run,
+                lambda: (
+                    {
+                        row["window_start"][:16]
+                        for row in windows_in(kafka, topics["sensor_windows"])
+                    }
+                    == closed
+                ),
+                "all windows",
             )
             assert run.stop() == 0, run.text
-    finally:
-        live.__exit__(None, None, None)
-    assert committed_skus(project) == ["S-1", "S-2"]
+    assert committed_skus(project) == sorted(skus)
 
 
 def test_messages_that_are_too_old_end_the_stream_and_can_be_skipped(
@@ -498,57 +577,145 @@ def refused_for_lost_messages(project: Project) -> str:
 # --- at least once -----------------------------------------------------------
 
 
+def minute(number: int) -> str:
+    return f"2026-03-02T{8 + number // 12:02}:{number % 12 * 5:02}"
+
+
 def reading(number: int) -> bytes:
-    minute = f"{8 + number // 12:02}:{number % 12 * 5:02}"
-    row = {"sensor_id": "dock", "value": 4.0, "read_at": f"2026-03-02T{minute}:00Z"}
+    row = {"sensor_id": "dock", "value": 4.0, "read_at": f"{minute(number)}:00Z"}
     return json.dumps(row).encode()
 
 
-def test_messages_that_come_twice_are_harmless_by_a_key_or_by_deduplication(
-    project, kafka, topics, spark, code, tmp_path
+TWO_WAYS = """
+orders:
+  type: cold_store.extras.datasets.SparkStreamingDataset
+  file_format: kafka
+  load_args:
+    kafka.bootstrap.servers: {address}
+    subscribe: {orders}
+    startingOffsets: earliest
+    minOffsetsPerTrigger: 6
+  payload: {{format: json, schema: "sku STRING, units INT, at TIMESTAMP"}}
+
+by_key:
+  type: cold_store.extras.datasets.SparkStreamingDataset
+  file_format: kafka
+  payload: {{format: json, key: sku}}
+  save_args:
+    kafka.bootstrap.servers: {address}
+    topic: {by_key}
+    checkpoint: data/04_checkpoint/by_key
+
+in_any_order:
+  type: cold_store.extras.datasets.SparkStreamingDataset
+  file_format: kafka
+  payload: {{format: json}}
+  save_args:
+    kafka.bootstrap.servers: {address}
+    topic: {in_any_order}
+    checkpoint: data/04_checkpoint/in_any_order
+"""
+GATED = """
+import time
+from pathlib import Path
+
+from kedro.pipeline import Node, Pipeline
+from pyspark.sql.functions import udf
+
+
+def pass_on(orders):
+    @udf("int")
+    def passed(units):
+        while units < 0 and not Path({gate!r}).exists():
+            time.sleep(0.1)
+        return units
+
+    return orders.withColumn("units", passed("units"))
+
+
+def create_pipeline():
+    names = ("by_key", "in_any_order")
+    return Pipeline([Node(pass_on, "orders", name, name=name) for name in names])
+"""
+ORDER = "sku STRING, units INT, at TIMESTAMP"
+COMPACT = {  # as soon as it can be
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.01",
+}
+
+
+def order(number: int, units: int) -> bytes:
+    row = {"sku": f"S-{number}", "units": units, "at": "2026-03-02T06:00:00Z"}
+    return json.dumps(row).encode()
+
+
+def test_a_kill_in_the_middle_of_a_batch_is_harmless_by_a_key_or_by_deduplication(
+    project, kafka, spark, code
 ):
-    kafka.send(topics["deliveries"], *[delivery(n % 5) for n in range(100)])
-    kafka.send(topics["readings"], *map(reading, range(60)))
-    with project.live("--env=kafka") as run:
-        wait_until(
-            lambda: kafka.messages(topics["sensor_windows"]) or run.process.poll(),
-            "windows",
+    names = ("orders", "by_key", "in_any_order")
+    topics = {name: f"{name}-{time.time_ns()}" for name in names}
+    kafka.topic(topics["orders"], partitions=2)
+    kafka.topic(topics["by_key"], **COMPACT)
+    kafka.topic(topics["in_any_order"])
+    catalog = project.folder / CATALOG
+    entries = TWO_WAYS.format(address=kafka.address, **topics)
+    catalog.write_text(catalog.read_text() + entries)
+    spark_yml = project.folder / "conf/kafka/spark.yml"
+    spark_yml.write_text("spark.master: local[4]")  # each stream's half waits on a core
+    gate = project.folder / "gate"
+    folder = project.folder / "src/cold_store/pipelines/orders"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(GATED.format(gate=str(gate)))
+    both = names[1:]
+
+    def sent(name: str) -> list[dict]:
+        return [json.loads(value) for _, value in kafka.messages(topics[name])]
+
+    kafka.send(topics["orders"], *[order(n, 1) for n in range(6)], partition=0)
+    with project.live("--env=kafka", "--pipelines=orders") as run:
+        await_in(run, lambda: all(map(project.commits, both)), "the first batches")
+        kafka.send(topics["orders"], *[order(n, 2) for n in range(5)], partition=0)
+        kafka.send(topics["orders"], order(5, -1), partition=1)
+        await_in(
+            run,
+            lambda: all(
+                [row["units"] for row in sent(name)].count(2) == 5
+                and project.newest(name, "offsets") + 1 > project.commits(name)
+                for name in both
+            ),
+            "half of a batch",
         )
-        assert run.process.poll() is None, run.text
         run.kill()
-    project.run("--env=kafka")
-    for stream in ("kafka/processed_stock", "kafka/processed_sensor"):
-        forget_newest_commit(project.checkpoint(stream))
-    project.run("--env=kafka")
+    gate.touch()
+    project.run("--env=kafka", "--pipelines=orders")
 
-    assert len(kafka.messages(topics["stock"])) > 5
-    stock = {row["sku"]: row["units"] for row in newest_by_key(kafka, topics["stock"])}
-    assert stock == {f"S-{n}": 20 for n in range(5)}
+    whole = {**{f"S-{n}": 2 for n in range(5)}, "S-5": -1}
+    for name in both:
+        newest = kafka.raw_messages(topics[name])[-1]
+        assert newest.offset() + 1 > 12  # messages of the killed batch came twice
 
-    windows = [
-        json.loads(v)["window_start"]
-        for _, v in kafka.messages(topics["sensor_windows"])
-    ]
-    assert len(windows) > len(set(windows))
+    kafka.send(topics["by_key"], (b"last", b'{"sku": "last", "units": 0}'))
+    wait_until(lambda: len(sent("by_key")) == 7, "a topic with each key once")
+    kept = {row["sku"]: row["units"] for row in sent("by_key")}
+    assert kept == {**whole, "last": 0}
+
     reader = code.datasets.SparkStreamingDataset(
         file_format="kafka",
         load_args={
             **kafka.options,
-            "subscribe": topics["sensor_windows"],
+            "subscribe": topics["in_any_order"],
             "startingOffsets": "earliest",
         },
-        payload={
-            "format": "json",
-            "schema": "sensor_id STRING, window_start TIMESTAMP, window_end TIMESTAMP, "
-            "mean_value DOUBLE, readings LONG",
-        },
+        payload={"format": "json", "schema": ORDER},
     )
-    once = reader.load().withWatermark("window_start", "1 day")
+    once = reader.load().withWatermark("at", "1 day")
     sink = code.datasets.SparkStreamingDataset(
         name="once",
         file_format="memory",
         save_args={"trigger": "available_now"},
     )
-    sink.save(once.dropDuplicatesWithinWatermark(["sensor_id", "window_start"]))
+    sink.save(once.dropDuplicatesWithinWatermark(["sku", "units"]))
     sink.query.awaitTermination()
-    assert spark.table("once").count() == len(set(windows))
+    rows = [(row.sku, row.units) for row in spark.table("once").collect()]
+    assert sorted(rows) == sorted([*[(f"S-{n}", 1) for n in range(6)], *whole.items()])

@@ -15,6 +15,7 @@ __all__ = ["dataset", "sink", "source", "stream_of", "topic", "written"]  # fixt
 NAME = {"name": "sku", "type": "string"}
 COUNT = {"name": "units", "type": ["null", "int"], "default": None}
 AISLE = {"name": "aisle", "type": "string", "default": "?"}
+FOREIGN = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
 
 
 def record(*fields):
@@ -74,16 +75,27 @@ def test_a_pinned_version_is_read_by(source, kafka, topic, written, register, pa
     assert [row.asDict() for row in rows] == [{"sku": "B"}]
 
 
-def test_a_schema_that_is_registered_while_the_stream_runs_is_asked_for(
-    source, kafka, topic, written, register, payload
+def test_a_schema_that_is_registered_while_the_stream_runs_is_asked_for_once(
+    source, kafka, topic, written, register, payload, url
 ):
+    """By each process that decodes, of which there are two at most, not by each batch."""
     first = register(NAME, COUNT)
-    frame = source(payload()).load()
-    later = register(NAME, COUNT, AISLE)
-    kafka.send(topic, framed(later, text("C") + b"\x02\x04" + text("east")))
-    kafka.send(topic, framed(first, text("A") + b"\x00"))
-    rows, _ = written(frame)
-    assert sorted(map(tuple, rows)) == [("A", None), ("C", 2)]
+    asked = []
+    with guarded(url, asked=asked) as address:
+        one_by_one = {"maxOffsetsPerTrigger": 1}
+        frame = source(payload(url=address), load_args=one_by_one).load()
+        later = register(NAME, COUNT, AISLE)
+        kafka.send(topic, framed(first, text("A") + b"\x00"))
+        for _ in range(5):
+            kafka.send(topic, framed(later, text("C") + b"\x02\x04" + text("east")))
+        begun = len(asked)
+        rows, query = written(frame)
+    assert sorted(map(tuple, rows)) == [("A", None), *[("C", 2)] * 5]
+    assert query.lastProgress["batchId"] == 5
+    assert {path.partition("?")[0] for path in asked[begun:]} == {
+        f"/schemas/ids/{later}"
+    }
+    assert len(asked[begun:]) <= 2
 
 
 def test_what_has_no_frame_or_an_unknown_schema_is_malformed(
@@ -100,6 +112,18 @@ def test_what_has_no_frame_or_an_unknown_schema_is_malformed(
     assert "does not begin with a zero byte" in reasons[b"\x00\x00"]
     assert "or the registry has no such schema" in reasons[bad[2]]
     assert f"it is no record of schema {known}" in reasons[bad[3]]
+
+
+def test_an_old_version_that_is_no_record_hinders_nobody(
+    source, kafka, topic, written, register, payload, url
+):
+    client = SchemaRegistryClient({"url": url})
+    bare = client.register_schema(f"{topic}-value", Schema('"string"', "AVRO"))
+    client.set_compatibility(f"{topic}-value", "NONE")
+    known = register(NAME)
+    kafka.send(topic, framed(bare, text("B")), framed(known, text("A")))
+    rows, _ = written(source({**payload(), "malformed": "drop"}).load())
+    assert [tuple(row) for row in rows] == [("A",)]
 
 
 def test_a_sink_registers_its_schema_when_it_is_asked_to(
@@ -129,6 +153,9 @@ def test_a_sink_writes_by_the_schema_that_is_registered(
     assert list(there.unstorable(there.data.select("sku").schema)) == [
         "the Avro schema has a field units, and there is no such column"
     ]
+    wide = there.data.selectExpr("sku", "CAST(units AS LONG) AS units")
+    (problem,) = there.unstorable(wide.schema)
+    assert "Cannot convert SQL field 'units' to Avro field" in problem
     rows, _ = written(source(payload()).load())
     assert [tuple(row) for row in rows] == [("A", 1)]
 
@@ -140,10 +167,9 @@ def test_a_registry_that_does_not_help_is_one_sentence(source, payload, wrong):
         source(payload(**given)).load()
 
 
-def test_a_registry_is_asked_once_for_a_new_schema(
+def test_a_process_asks_once_for_a_new_schema_whether_it_is_of_use_or_not(
     code, source, kafka, topic, written, register, payload, monkeypatch
 ):
-    """By each process that decodes; not once a batch, let alone a row."""
     registry = importlib.import_module("cold_store.extras.datasets.registry")
     asked = []
     client = registry._client
@@ -153,6 +179,8 @@ def test_a_registry_is_asked_once_for_a_new_schema(
         return client(*arguments)
 
     first = register(NAME)
+    there = SchemaRegistryClient({"url": payload()["registry"]["url"]})
+    foreign = there.register_schema("foreign", Schema(FOREIGN, "JSON"))
     monkeypatch.setattr(registry, "_client", counting)
     rewrite = registry.Newcomers(
         registry.Registry(payload()["registry"], {}), record(NAME)
@@ -160,12 +188,11 @@ def test_a_registry_is_asked_once_for_a_new_schema(
     for _ in range(100):
         assert rewrite(framed(first, text("A"))) == text("A")
         assert rewrite(framed(987_654, text("A"))) is None
-    assert len(asked) == 2
+        assert rewrite(framed(foreign, text("A"))) is None
+    assert len(asked) == 3
 
 
-def test_a_registry_that_is_silent_is_waited_for_and_a_foreign_schema_is_malformed(
-    code, register, payload
-):
+def test_a_registry_that_is_silent_is_waited_for(code, register, payload):
     registry = importlib.import_module("cold_store.extras.datasets.registry")
     first = register(NAME)
     silent = payload(url=f"http://127.0.0.1:{free_port()}")["registry"]
@@ -173,13 +200,6 @@ def test_a_registry_that_is_silent_is_waited_for_and_a_foreign_schema_is_malform
     with pytest.raises(ConnectionError, match="does not answer") as failure:
         rewrite(framed(first, text("A")))
     assert not code.errors.is_final(failure.value)
-    client = SchemaRegistryClient({"url": payload()["registry"]["url"]})
-    foreign = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
-    other = client.register_schema("foreign", Schema(foreign, "JSON"))
-    known = registry.Newcomers(
-        registry.Registry(payload()["registry"], {}), record(NAME)
-    )
-    assert known(framed(other, text("A"))) is None
 
 
 def test_a_new_version_that_readers_could_not_read_is_refused_before_it_is_registered(

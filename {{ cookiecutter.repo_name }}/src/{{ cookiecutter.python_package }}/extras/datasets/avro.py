@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kedro.io import DatasetError
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro, to_avro
@@ -87,6 +88,8 @@ class Avro:
             )
         if missing := sorted(fields - set(carried.names)):
             yield f"the Avro schema has a field {missing[0]}, and there is no such column"
+        if not lost and not missing:
+            yield from _unwritable(carried, schema)
 
     def _plain(self, written: StructType | None) -> dict[str, Any]:
         """Return the schema, which may be written as Avro's or as Spark's."""
@@ -112,7 +115,35 @@ def avro_of(schema: StructType) -> dict[str, Any]:
     struct = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     struct = struct.asNullable()  # a reader cannot know which columns never were null
     converters = jvm.org.apache.spark.sql.avro.SchemaConverters
-    return json.loads(converters.toAvroType(struct, False, "row", "").toString())
+    try:
+        return json.loads(converters.toAvroType(struct, False, "row", "").toString())
+    except Py4JJavaError as error:
+        raise DatasetError(
+            f"Avro has no place for these columns: {_root_of(error)}; cast the column, or "
+            "write payload.format: json"
+        ) from error
+
+
+def _unwritable(carried: StructType, schema: dict[str, Any]) -> Iterator[str]:
+    """Let Spark say which column has a type that its field has no place for."""
+    jvm: Any = get_spark("avro")._jvm
+    struct = jvm.org.apache.spark.sql.types.DataType.fromJson(carried.json())
+    wanted = jvm.org.apache.avro.Schema.Parser().parse(json.dumps(schema))
+    try:
+        jvm.org.apache.spark.sql.avro.AvroSerializer(struct, wanted, False)
+    except Py4JJavaError as error:
+        yield (
+            f"a column does not fit the Avro schema: {_root_of(error)}; cast it, or "
+            "change the schema"
+        )
+
+
+def _root_of(error: Py4JJavaError) -> str:
+    """Return what is wrong with one column, and not with the whole row around it."""
+    java = error.java_exception
+    while java.getCause() is not None:
+        java = java.getCause()
+    return str(java.getMessage()).removesuffix(".")
 
 
 def _framed(value: Column, registry: "Registry") -> Parsed:
@@ -158,7 +189,8 @@ def _refuse_wrong_registry(schema: Any, registry: dict[str, Any]) -> None:
         )
     if registry and not registry.get("url"):
         raise DatasetError(
-            "payload.registry does not say where it is; add url: http://127.0.0.1:8081"
+            "payload.registry does not say where it is; add url: http://127.0.0.1:8081, "
+            "or http://127.0.0.1:8081/apis/ccompat/v7 for that of compose.yml"
         )
     if registry and Registry is None:
         raise DatasetError(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kedro.io import DatasetError
+from pyspark.sql.types import StructField
 
 from ..streams.errors import SECRET, first_sentence
 from ..streams.session import get_spark
@@ -26,6 +27,13 @@ INSTEAD = {
     "servers": "kafka.bootstrap.servers: host:port",
     "max.poll.records": "maxOffsetsPerTrigger",
 }
+MESSAGE = {  # the columns that Spark sends, and their types
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
 PREFIXES = ("kafka.", "fetchoffset.", "kafkaconsumer.")  # that Spark's source knows
 READER_ONLY = ("subscribe", "subscribepattern", "assign", "startingoffsets")
 SECONDS = 20  # that a broker may take to answer
@@ -34,6 +42,19 @@ RETRIES = {"default.api.timeout.ms": 1000 * SECONDS, "request.timeout.ms": 10_00
 
 def refuse_foreign(options: dict[str, Any], where: str) -> None:
     """Refuse what Spark would ignore, and secrets where everybody can see them."""
+    refuse_unprefixed(options, where)
+    for key in options:
+        if re.search(SECRET, key, re.IGNORECASE):
+            raise DatasetError(
+                f"'{key}' in {where} would be seen by everybody who reads the catalog; "
+                "put it into credentials.yml of the environment (conf/kafka, or "
+                "conf/local where no --env is given), and name its entry there with "
+                "credentials: NAME"
+            )
+
+
+def refuse_unprefixed(options: dict[str, Any], where: str) -> None:
+    """Refuse what Kafka's own clients are told, which Spark would ignore."""
     for key in options:
         if key in INSTEAD:
             raise DatasetError(
@@ -44,12 +65,16 @@ def refuse_foreign(options: dict[str, Any], where: str) -> None:
                 f"'{key}' in {where} would be ignored by Spark, which hands to Kafka "
                 f"what begins with kafka.; write kafka.{key}"
             )
-        if re.search(SECRET, key, re.IGNORECASE):
-            raise DatasetError(
-                f"'{key}' in {where} would be seen by everybody who reads the catalog; "
-                "put it into credentials.yml of the environment (conf/kafka, or "
-                "conf/local where no --env is given), and name its entry there with "
-                "credentials: NAME"
+
+
+def wrong_types(messages: dict[str, StructField]) -> Iterator[str]:
+    """Find columns whose type Kafka's writer does not take, by what they are sent as."""
+    for name, field in messages.items():
+        kind = field.dataType.simpleString()
+        if kind.lower() not in MESSAGE[name]:
+            yield (
+                f"column {field.name} is the {name} of messages and of type {kind}; make "
+                f"it {' or '.join(MESSAGE[name])}"
             )
 
 

@@ -5,6 +5,7 @@ from itertools import count
 from typing import Any
 
 from kedro.io import DatasetError
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -16,7 +17,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from . import arguments, schemas
+from ..streams.errors import first_sentence
+from ..streams.session import get_spark
+from . import arguments, kafka, schemas
 from .avro import Avro, Parsed
 
 FORMATS = ("json", "avro", "csv", "text", "binary")
@@ -31,6 +34,7 @@ PRECISE = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+OURS = ("mode", "columnnameofcorruptrecord")  # options that are decided here
 LEFT_OUT = "malformed_messages"  # how many, in what Spark observes
 _reads = count()
 
@@ -54,6 +58,12 @@ class Payload:
             "malformed", config.get("malformed", "fail"), MALFORMED
         )
         self._keep = config.get("keep") or []
+        # Entries for which these are equal agree about what is malformed.
+        self.understanding = {
+            **{key: config.get(key) for key in ("format", "schema", "registry")},
+            "options": config.get("options") or {},
+        }
+        self.keeps_deletions = "key" in self._keep
         self.routes = {k: config[k] for k in SINK_KEYS if config.get(k)}
         self._codec = self._built(config, credentials)
         for field in self._keep:
@@ -65,6 +75,12 @@ class Payload:
                 f"payload.options are for the formats csv and json, and this is "
                 f"{self.format}; remove them"
             )
+        for key in config.get("options") or {}:
+            if key.lower() in OURS:
+                raise DatasetError(
+                    f"'{key}' in payload.options is decided by payload.malformed; write "
+                    "fail, drop or keep there, and remove it"
+                )
         if self.format == "avro":
             return Avro(config.get("schema"), config.get("registry") or {}, credentials)
         if config.get("registry"):
@@ -143,7 +159,8 @@ class Payload:
         reason = F.when(value.isNull(), self._tombstone())
         if self.format not in ("text", "binary"):
             reason = reason.when(F.length(value) == 0, EMPTY)
-        return frame.withColumn("_reason", reason.otherwise(parsed.reason))
+        reason = reason.otherwise(parsed.reason).cast("string")
+        return frame.withColumn("_reason", reason)
 
     def _tombstone(self) -> Column:
         """With its key, a message without a value says what was deleted."""
@@ -186,6 +203,8 @@ class Payload:
                     f"payload.{key} is {column}, and there is no such column; there are "
                     f"{', '.join(schema.names)}"
                 )
+        routes = {k: schema[c] for k, c in self.routes.items() if c in schema.names}
+        yield from kafka.wrong_types({k: _sent(k, f) for k, f in routes.items()})
         yield from self._codec.unstorable(self._carried(schema), topic)
 
     def _carried(self, schema: StructType) -> StructType:
@@ -256,8 +275,10 @@ class _Text:
         return (F.to_json if self._format == "json" else F.to_csv)(columns, options)
 
     def unstorable(self, carried: StructType, topic: str | None) -> Iterator[str]:
-        if self._format == "csv":
-            yield from nested_in_csv(carried, "payload.format: json")
+        nested = self._format == "csv" and list(
+            nested_in_csv(carried, "payload.format: json")
+        )
+        yield from nested or _unwritable(carried, self.write(carried, topic))
 
 
 class _Bare:
@@ -297,6 +318,8 @@ class _Bare:
                 f"column {carried[0].name} is of type {kind.typeName()}, and "
                 f"payload.format {self._format} has no place for that; write format: json"
             )
+        else:
+            yield from _unwritable(carried, self.write(carried, topic))
 
 
 def nested_in_csv(schema: StructType, instead: str) -> Iterator[str]:
@@ -319,8 +342,25 @@ def _failure() -> Column:
 
 def _route(name: str, field: StructField) -> Column:
     column = F.col(schemas.quoted(field.name))
-    is_text = name != "headers" and not isinstance(field.dataType, BinaryType)
-    return (column.cast("string") if is_text else column).alias(name)
+    return column.cast(_sent(name, field).dataType).alias(name)
+
+
+def _sent(name: str, field: StructField) -> StructField:
+    """Return a column as it is sent: a text, unless it is bytes, or headers."""
+    if name == "headers" or isinstance(field.dataType, BinaryType):
+        return field
+    return StructField(field.name, StringType())
+
+
+def _unwritable(carried: StructType, value: Column) -> Iterator[str]:
+    """Let Spark say which columns it cannot make a value of."""
+    try:
+        get_spark("kafka").createDataFrame([], carried).select(value)
+    except AnalysisException as error:
+        yield (
+            f"Spark cannot make messages of these columns: {first_sentence(error)}; "
+            "cast the column, or write payload.format: json"
+        )
 
 
 def _one_of(key: str, given: Any, known: tuple[str, ...]) -> str:

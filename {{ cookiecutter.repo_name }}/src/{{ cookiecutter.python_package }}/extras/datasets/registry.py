@@ -18,7 +18,7 @@ from ..streams.errors import first_sentence
 HEAD = 5  # bytes before the record: a zero, and four of the schema's id
 NOT_FOUND = 404
 SILENCE = 10  # seconds without an answer after which a registry counts as down
-ASK_AGAIN = 60.0  # seconds until it is asked once more for a schema it did not have
+ASK_AGAIN = 60.0  # seconds until it is asked once more for a schema that was no help
 Secrets = tuple[tuple[str, Any], ...]
 
 _unknown: dict[tuple[str, int], float] = {}
@@ -55,12 +55,19 @@ class Registry:
         return int(found.schema_id or 0), _record(found.schema)
 
     def all(self) -> dict[int, dict[str, Any]]:
-        """Return all versions that there are by now, by id."""
+        """Return all versions that there are by now, by id.
+
+        One that is no record is left out, and its messages are malformed.
+        """
         client, subject = self._client(), self._named()
         with self._explained():
             numbers = client.get_versions(subject)
             found = [client.get_version(subject, number) for number in numbers]
-        return {int(v.schema_id or 0): _record(v.schema) for v in found}
+        return {
+            int(v.schema_id or 0): _record(v.schema)
+            for v in found
+            if _is_record(v.schema)
+        }
 
     def register(self, schema: dict[str, Any], topic: str | None) -> int:
         """Add a schema, unless it is there already; return its id."""
@@ -116,7 +123,8 @@ class Registry:
 class Newcomers:
     """Rewrites messages whose schema is newer than the stream, for its reader.
 
-    Runs on executors. A schema is asked for once; an unknown one stays unknown.
+    Runs on executors, each process of which asks for a schema once, and again after a
+    minute for one that is not there or cannot be used.
     """
 
     def __init__(self, registry: Registry, reader: dict[str, Any]) -> None:
@@ -158,11 +166,15 @@ def _asked(url: str, secrets: Secrets, number: int) -> Any:
         raise ConnectionError(
             f"the schema registry at {url} does not answer: {error}"
         ) from error
-    return _parsed(str(schema.schema_str))
+    try:
+        return _parsed(str(schema.schema_str))
+    except Exception:
+        _unknown[url, number] = time.monotonic()
+        raise
 
 
 def _is_unknown(url: str, number: int) -> bool:
-    """Whether the registry has said, a short while ago, that there is no such schema."""
+    """Whether the registry had, a short while ago, no such schema, or one of no use."""
     asked_at = _unknown.get((url, number))
     return asked_at is not None and time.monotonic() < asked_at + ASK_AGAIN
 
@@ -178,10 +190,17 @@ def _client(url: str, secrets: Secrets) -> SchemaRegistryClient:
 
 def _record(schema: Schema) -> dict[str, Any]:
     """Return a schema as Spark can use it."""
-    content = json.loads(str(schema.schema_str))
-    if schema.references or not isinstance(content, dict) or "fields" not in content:
+    if not _is_record(schema):
         raise DatasetError(
             "the registry's schema is not one whole Avro record, and only that becomes "
             "columns; register a record that refers to no other schema"
         )
-    return content
+    return json.loads(str(schema.schema_str))
+
+
+def _is_record(schema: Schema) -> bool:
+    """Whether a schema is a record, and whole."""
+    if schema.references or schema.schema_type not in (None, "AVRO"):
+        return False
+    content = json.loads(str(schema.schema_str))
+    return isinstance(content, dict) and content.get("type") == "record"

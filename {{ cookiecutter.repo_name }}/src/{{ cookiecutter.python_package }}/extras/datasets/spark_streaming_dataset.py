@@ -15,7 +15,13 @@ from pyspark.sql.types import StructType
 
 from ..streams.errors import SECRET, first_sentence
 from ..streams.files import at, is_remote
-from ..streams.session import get_spark, is_running, package_for, warehouse
+from ..streams.session import (
+    get_spark,
+    has_own_catalog,
+    is_running,
+    missing_format,
+    warehouse,
+)
 from . import arguments, kafka, malformed, schemas
 from .lake_tables import LAKES, LakeTable
 from .payload import Payload, nested_in_csv
@@ -31,7 +37,6 @@ ONLY_SOURCES = {"binaryfile", "rate", "rate-micro-batch", "socket"}
 FIXED_SCHEMA = {"binaryfile", "text"}
 GLOB = re.compile(r"[*?\[{]")
 EARLIEST = -2  # as an offset
-MESSAGE_COLUMNS = {"key", "value", "topic", "partition", "headers"}
 
 
 class SparkStreamingDataset(StreamSink):
@@ -134,6 +139,7 @@ class SparkStreamingDataset(StreamSink):
             kafka.refuse_foreign(self._load_args, "load_args")
             kafka.refuse_foreign(self._options(), "save_args")
             kafka.refuse_misplaced(self._load_args, self._save_args)
+            kafka.refuse_unprefixed(self._secrets(), "the credentials")
             if self._schema:
                 raise DatasetError(
                     "load_args.schema does nothing with file_format kafka, whose "
@@ -159,11 +165,19 @@ class SparkStreamingDataset(StreamSink):
         return self._payload is not None and self._payload.malformed == "keep"
 
     @property
-    def exchange(self) -> str | None:
-        """What a stream writes and another may read: a folder, a table, a topic."""
-        topics, servers = self.topics, self.connection.get("kafka.bootstrap.servers")
-        named = f"topic {topics[0]} of {servers}" if len(topics) == 1 else None
-        return self.filepath or self.table or named
+    def begins_with_the_latest(self) -> bool:
+        """Whether a first start passes over the messages that are there."""
+        times = ("startingTimestamp", "startingOffsetsByTimestamp")
+        begin = self.reader_option("startingOffsets") or "latest"
+        is_latest = self.is_kafka and begin.lower() == "latest"
+        return is_latest and not any(map(self.reader_option, times))
+
+    @property
+    def exchanges(self) -> set[str]:
+        """What a stream writes and another may read: a folder, a table, topics."""
+        servers = self.connection.get("kafka.bootstrap.servers")
+        named = [f"topic {topic} of {servers}" for topic in self.topics]
+        return set(filter(None, [self.filepath, self.table, *named]))
 
     @property
     def topics(self) -> list[str]:
@@ -184,7 +198,12 @@ class SparkStreamingDataset(StreamSink):
 
     def leaves_to(self, other: "SparkStreamingDataset") -> bool:
         """Whether another entry gives the malformed messages that this one leaves out."""
-        return other.malformed_only and other._load_args == self._load_args
+        if self._payload is None or other._payload is None or not other.malformed_only:
+            return False
+        ours, theirs = self._payload, other._payload
+        is_same = theirs.understanding == ours.understanding
+        misses_deletions = theirs.keeps_deletions and not ours.keeps_deletions
+        return is_same and not misses_deletions and other._load_args == self._load_args
 
     @property
     def is_stream(self) -> bool:
@@ -213,7 +232,9 @@ class SparkStreamingDataset(StreamSink):
     @property
     def output(self) -> str | None:
         """The folder that holds nothing but what this stream wrote, if there is one."""
-        return self.filepath if self.is_files else None
+        if self.is_files:
+            return self.filepath
+        return self._folder_of_table if has_own_catalog() else None
 
     @property
     def prints(self) -> bool:
@@ -340,8 +361,23 @@ class SparkStreamingDataset(StreamSink):
         """Find columns that the format has no place for."""
         if self.file_format.lower() == "csv":
             yield from nested_in_csv(schema, "file_format: parquet")
+        yield from self._undividable(schema.names)
         if self.is_kafka:
             yield from self._unsendable(schema)
+
+    def _undividable(self, columns: list[str]) -> Iterator[str]:
+        """Find what partition_by names and Spark would refuse once it starts."""
+        by, there = self._partition_by, [c.lower() for c in columns]
+        if missing := [c for c in by if c.lower() not in there]:
+            yield (
+                f"partition_by names {', '.join(missing)}, and the rows have only "
+                f"{', '.join(columns)}; correct it, or add the column in the node"
+            )
+        elif by and len(by) == len(columns):
+            yield (
+                "partition_by names all columns, so that nothing would be left for the "
+                "files; leave one out"
+            )
 
     def _unsendable(self, schema: StructType) -> Iterator[str]:
         routes = self._payload.routes if self._payload else schema.names
@@ -359,7 +395,7 @@ class SparkStreamingDataset(StreamSink):
         if self._payload:
             yield from self._payload.unstorable(schema, self._topic)
             return
-        lost = [name for name in schema.names if name not in MESSAGE_COLUMNS]
+        lost = [name for name in schema.names if name not in kafka.MESSAGE]
         if lost or "value" not in schema.names:
             what = f"{', '.join(lost)} would be lost" if lost else "there is no value"
             yield (
@@ -367,6 +403,8 @@ class SparkStreamingDataset(StreamSink):
                 f"headers are sent, and {what}; "
                 "add payload: {format: json}"
             )
+        sent = {f.name: f for f in schema if f.name in kafka.MESSAGE}
+        yield from kafka.wrong_types(sent)
 
     def first_malformed(self, begin: dict[str, Any], end: dict[str, Any]) -> str:
         """Say which message between two offsets of Kafka's is the first to be malformed."""
@@ -465,15 +503,21 @@ class SparkStreamingDataset(StreamSink):
 
     def _register_table(self, spark: SparkSession, schema: StructType | None) -> None:
         """Find a table of files again, which Spark's own catalog forgets when it ends."""
-        name = str(self.table)
-        is_files = self.file_format.lower() in FILE_FORMATS and "." not in name
-        if not is_files or spark.catalog.tableExists(name):
+        name, folder = str(self.table), self._folder_of_table
+        if not folder or spark.catalog.tableExists(name):
             return
-        folder = f"{warehouse(spark)}/{name}"
         if schema is not None or at(folder).exists():
             spark.catalog.createTable(
                 name, path=folder, source=self.file_format, schema=schema
             )
+
+    @property
+    def _folder_of_table(self) -> str | None:
+        """Where Spark's own catalog keeps the files of a table."""
+        is_files = self.file_format.lower() in FILE_FORMATS
+        if not is_files or not self.table or "." in self.table:
+            return None
+        return f"{warehouse()}/{self.table}"
 
     def _explained(self, error: Exception) -> DatasetError:
         """Translate what Spark says about a source into what to do."""
@@ -488,23 +532,8 @@ class SparkStreamingDataset(StreamSink):
         if isinstance(error, ParseException):
             return DatasetError(schemas.not_understood(self._schema, error))
         if re.search("find (the )?data source", text):
-            return DatasetError(self.missing_format())
+            return DatasetError(missing_format(self.file_format))
         return DatasetError(f"Spark cannot read this: {text}")
-
-    def missing_format(self) -> str:
-        """Say which package, or which other spelling, would make the format known."""
-        name = self.file_format
-        if package := package_for(name):
-            return (
-                f"file_format '{name}' needs the package {package}, and the running "
-                "Spark was started without it; start Spark anew (restart the notebook "
-                f"kernel), or pass --packages {package} to spark-submit"
-            )
-        return (
-            f"file_format '{name}' is not known to Spark; correct it, or, if it comes "
-            f"in a package of its own, add it to conf/base/spark.yml under packages, e.g. "
-            f"{name}: group:artifact_2.13:version"
-        )
 
     def _refuse_wrong_place(self) -> None:
         name = self.file_format.lower()
@@ -537,6 +566,11 @@ class SparkStreamingDataset(StreamSink):
                 f"'{self.file_format}', because a stream can only append to the table or "
                 "replace it; set output_mode: append or complete, or let "
                 "MicroBatchDataset write with UpsertDataset"
+            )
+        if self._partition_by and self.file_format.lower() in PATHLESS_FORMATS:
+            raise DatasetError(
+                f"partition_by divides a folder or a table, and file_format "
+                f"'{self.file_format}' has neither; remove it"
             )
         inside = f"{self.filepath}/".startswith(f"{self.checkpoint}/")
         if self.filepath and self.checkpoint and inside:

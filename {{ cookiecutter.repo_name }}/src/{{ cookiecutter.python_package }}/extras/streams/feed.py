@@ -25,9 +25,14 @@ class Feed:
     """Sends the rows of sample files to where a stream reads."""
 
     def __init__(
-        self, samples: SparkStreamingDataset, target: SparkStreamingDataset, now: bool
+        self,
+        samples: SparkStreamingDataset,
+        target: SparkStreamingDataset,
+        topic: str | None,
+        now: bool,
     ) -> None:
         self._target = target
+        self._topic = topic
         rows = _samples(samples)
         self._rows = (_moved_to_now(rows) if now else rows).collect()
         self._schema = rows.schema
@@ -43,7 +48,7 @@ class Feed:
         chunk, self._rows = self._rows[:count], self._rows[count:]
         if chunk:
             rows = get_spark().createDataFrame(chunk, self._schema).coalesce(1)
-            _send(rows, self._target)
+            _send(rows, self._target, self._topic)
         return len(chunk)
 
 
@@ -67,14 +72,14 @@ def _moved_to_now(rows: DataFrame) -> DataFrame:
     return rows.withColumns({time: F.col(time) + moved for time in times})
 
 
-def _send(rows: DataFrame, target: SparkStreamingDataset) -> None:
-    if not target.is_kafka:
+def _send(rows: DataFrame, target: SparkStreamingDataset, topic: str | None) -> None:
+    if topic is None:
         _drop_file(rows, target)
         return
     is_broken = target.malformed_only
     messages = rows.select("value") if is_broken else target.outgoing(rows)
     writer = messages.write.format("kafka").options(**target.client_options)
-    writer.option("topic", target.topics[0]).save()
+    writer.option("topic", topic).save()
 
 
 def _drop_file(rows: DataFrame, target: SparkStreamingDataset) -> None:
@@ -91,20 +96,36 @@ def _drop_file(rows: DataFrame, target: SparkStreamingDataset) -> None:
         shutil.move(part, folder / f"{FED}{time.time_ns()}.{target.file_format}")
 
 
+def _topics_to_feed(samples: Topology, targets: Topology) -> dict[str, str]:
+    """Return the one topic of each source that nothing in the project writes."""
+    entries = targets.kafka_entries
+    written = {t for n, e in entries.items() if n in targets.streams for t in e.topics}
+    read = {n: e for n, e in entries.items() if n in samples.sources}
+    free = {n: [t for t in e.topics if t not in written] for n, e in read.items()}
+    checks.refuse(
+        f"{name}: feed cannot tell which topic of {entry.place} to send to; name one, "
+        "with subscribe"
+        for name, entry in read.items()
+        if len(free[name]) > 1 or not entry.topics
+    )
+    return {name: topics[0] for name, topics in free.items() if topics}
+
+
 def send_samples(
     samples: Topology, targets: Topology, rate: int, now: bool
 ) -> Iterator[str]:
     """Send rows to all sources that nothing in the project writes; say what was sent."""
     checks.refuse(checks.wrong_entries(targets))
+    topics = _topics_to_feed(samples, targets)
     get_spark(*samples.formats, *targets.formats)
     checks.refuse(checks.unreachable(targets))
     feeds = {
-        name: Feed(samples.sources[name], target, now)
+        name: Feed(samples.sources[name], target, topics.get(name), now)
         for name, target in targets.sources.items()
         if name in samples.sources
         and name not in targets.streams
         and target.is_stream
-        and (target.is_kafka or not target.malformed_only)
+        and (name in topics if target.is_kafka else not target.malformed_only)
     }
     sent: Counter[str] = Counter()
     while any(feeds[name].has_more for name in feeds):

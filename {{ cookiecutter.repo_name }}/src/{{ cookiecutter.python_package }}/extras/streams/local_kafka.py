@@ -1,7 +1,9 @@
 """A broker on this machine, for trying things out without a server."""
 
 import base64
+import json
 import logging
+import os
 import socket
 import subprocess
 import time
@@ -69,6 +71,7 @@ class Broker:
                 self._java("kafka.Kafka", str(self._properties)),
                 stdout=log,
                 stderr=log,
+                env=_environment(),
                 start_new_session=True,  # Ctrl-C is for us, who then stop it
             )
         try:
@@ -114,13 +117,20 @@ class Broker:
     def _format(self) -> None:
         """Prepare the folder for messages, unless it holds some already."""
         data = self._folder / "data"
-        text = PROPERTIES.format(port=self._port, control=_free_port(), data=data)
+        place = json.dumps(str(data))[1:-1]  # Java reads ASCII, and escapes as in JSON
+        text = PROPERTIES.format(port=self._port, control=_free_port(), data=place)
         self._properties.write_text(text)
         if not (data / "meta.properties").exists():
             cluster = f"--cluster-id={_cluster_id()}"  # which may begin with a dash
             format_ = ["format", cluster, "-c", str(self._properties)]
             command = self._java("kafka.tools.StorageTool", *format_)
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                env=_environment(),
+            )
             if done.returncode:
                 raise StreamsError(
                     f"Kafka cannot use {data}: {last_lines(done.stdout + done.stderr)}"
@@ -192,6 +202,11 @@ def _stop(process: subprocess.Popen) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Let Java understand paths with letters of any language, whatever ours is."""
+    return {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
 def _cluster_id() -> str:
