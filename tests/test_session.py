@@ -1,10 +1,14 @@
 """The session and the signals, inside a process that was there before."""
 
+import importlib
 import signal
 import threading
 
 import pytest
+import yaml
+from click.testing import CliRunner
 from conftest import run_in_process
+from pyspark import SparkContext
 
 
 @pytest.fixture
@@ -13,8 +17,9 @@ def settings(code, monkeypatch):
     monkeypatch.setattr(code.session._State, "warned_about", None)
     monkeypatch.setattr(code.session._State, "started", None)
 
-    def hand_over(**changes):
+    def hand_over(written=None, **changes):
         values = {key.replace("__", "."): value for key, value in changes.items()}
+        values |= written or {}
         monkeypatch.setattr(code.session._State, "settings", values)
 
     return hand_over
@@ -66,6 +71,131 @@ def test_a_package_has_the_version_of_the_installed_spark(code):
     name = code.session.spark_package("spark-avro")
 
     assert name == f"org.apache.spark:spark-avro_2.13:{__version__}"
+
+
+# --- what spark-submit and an image are given --------------------------------
+
+
+@pytest.fixture
+def submitting(code):
+    """The module that composes the command line."""
+    return importlib.import_module("cold_store.extras.streams.submit")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.driver.secret.token", "deep"),
+        ("spark.kubernetes.driverEnv.DB_PWD", "deep"),
+        ("spark.yarn.appMasterEnv.API_KEY", "deep"),
+        ("spark.yarn.appMasterEnv.DATABASE", "postgresql://me:deep@db/stock"),
+        ("spark.jars.repositories", "https://me:deep@maven.example/releases"),
+        ("spark.driver.extraJavaOptions", "-Dpassword=deep"),
+    ],
+)
+def test_no_secret_gets_onto_the_command_line(submitting, settings, key, value):
+    settings({key: value})
+
+    with pytest.raises(Exception, match="would be on a command line") as refusal:
+        submitting.submit_command(set(), None, "local[1]", ())
+
+    assert key in str(refusal.value) and "deep" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.kubernetes.container.image.pullSecrets", "registry-token"),
+        ("spark.kubernetes.driver.secretKeyRef.KEY", "s3-secret:access-key"),
+        ("spark.kubernetes.executor.secrets.conf-secret", "/opt/conf"),
+        ("spark.kubernetes.authenticate.submission.oauthTokenFile", "/run/token"),
+        ("spark.kerberos.keytab", "/etc/streams.keytab"),
+        ("spark.hadoop.yarn.timeline-service.enabled", "false"),
+        ("spark.pyspark.driver.python", "/usr/bin/python3"),
+    ],
+)
+def test_what_names_a_secret_or_belongs_there_is_on_the_command_line(
+    submitting, settings, key, value
+):
+    settings({key: value})
+
+    command = submitting.submit_command(set(), None, "yarn", ())
+
+    assert f"{key}={value}" in command
+
+
+def test_spark_hides_what_is_called_secret_here(code, pristine):
+    text = (pristine.folder / "conf/base/spark.yml").read_text()
+
+    hidden = yaml.safe_load(text)["spark.redaction.regex"]
+
+    assert hidden == f"(?i){code.errors.SECRET}"
+
+
+def test_short_options_of_two_letters_are_refused(code):
+    """In -psensor click would find an -e of its own."""
+    cli = importlib.import_module("cold_store.cli").cli
+
+    result = CliRunner().invoke(cli, ["streams", "submit", "-psensor"])
+
+    assert result.exit_code == 2
+    assert "write -p sensor instead of -psensor" in result.output
+
+
+def test_a_folder_of_jars_has_the_users_own_in_one_version(
+    submitting, settings, tmp_path
+):
+    settings(spark__jars=f"local:///opt/there.jar,file://{tmp_path}/mine-1.1.jar")
+    (tmp_path / "mine-1.1.jar").touch()
+    folder = tmp_path / "jars"
+    folder.mkdir()
+    (folder / "mine-1.0.jar").touch()
+    (folder / "other-1.0.jar").touch()
+
+    found = submitting.jars_of(set(), folder)
+
+    assert found == ["mine-1.1.jar"]
+    assert {f.name for f in folder.iterdir()} == {"mine-1.1.jar", "other-1.0.jar"}
+
+
+def test_jars_come_from_the_repositories_of_spark_yml(submitting, settings, tmp_path):
+    maven = tmp_path / "maven/example/mine/2.0"
+    maven.mkdir(parents=True)
+    (maven / "mine-2.0.jar").write_bytes(b"jar")
+    (maven / "mine-2.0.pom").write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>example</groupId>"
+        "<artifactId>mine</artifactId><version>2.0</version></project>"
+    )
+    settings(
+        spark__jars__packages="example:mine:2.0",
+        spark__jars__repositories=(tmp_path / "maven").as_uri(),
+        spark__jars__ivy=str(tmp_path / "ivy"),
+    )
+
+    assert submitting.jars_of(set(), tmp_path / "jars") == ["mine-2.0.jar"]
+
+
+# --- where files are ---------------------------------------------------------
+
+
+def test_a_plain_path_is_not_of_this_machine_where_the_cluster_says_so(
+    code, settings, tmp_path, monkeypatch
+):
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name>"
+        "<value>hdfs://names:8020</value></property></configuration>"
+    )
+    settings()
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    assert code.session.has_local_files()
+
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+
+    assert not code.session.has_local_files()
+
+
+# --- signals -----------------------------------------------------------------
 
 
 def test_signal_handlers_are_given_back_after_a_run(project, spark):

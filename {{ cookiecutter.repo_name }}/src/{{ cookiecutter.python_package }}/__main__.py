@@ -17,10 +17,17 @@ def main(*args: Any, **kwargs: Any) -> Any:
     try:
         return find_run_command(package_name)(*args, **kwargs)
     except MissingConfigException as error:
-        sys.exit(
-            f"Error: {error}\nA wheel has no configuration: name its folder, or the "
-            f"archive of kedro package, with --conf-source=conf-{package_name}.tar.gz"
-        )
+        given = [str(word) for word in (args[0] if args else sys.argv[1:])]
+        sys.exit(f"Error: {error}\n{_advice(given, package_name)}")
+
+
+def _advice(given: list[str], package_name: str) -> str:
+    if any(word.startswith("--conf-source") for word in given):
+        return "Look at --conf-source, and at --env: it names a folder in there"
+    return (
+        "A wheel has no configuration: name its folder, or the archive of kedro "
+        f"package, with --conf-source=conf-{package_name}.tar.gz"
+    )
 
 
 if __name__ == "__main__":

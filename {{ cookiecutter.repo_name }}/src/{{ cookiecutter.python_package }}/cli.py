@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -122,7 +123,22 @@ def feed(env: str | None, rate: int, now: bool) -> None:
             click.echo(line)
 
 
-@streams.command(context_settings={"ignore_unknown_options": True})
+class _TakesRunOptions(click.Command):
+    """Leaves options that it does not know to ``kedro run``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse ``-psensor``, in which click would find an ``-e`` of ours."""
+        for word in args:
+            if re.match(r"-\w{2}", word) and word not in ("-lv", "-ns"):
+                raise click.BadOptionUsage(
+                    word, f"write {word[:2]} {word[2:]} instead of {word}", ctx
+                )
+        return super().parse_args(ctx, args)
+
+
+@streams.command(
+    cls=_TakesRunOptions, context_settings={"ignore_unknown_options": True}
+)
 @env_option
 @click.option("--master", help="Where to run.  [default: as spark.yml says]")
 @click.option("--dry-run", is_flag=True, help="Print the command, do not run it.")

@@ -8,10 +8,13 @@ import shutil
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
+from importlib import metadata
+from io import StringIO
 from pathlib import Path
 from threading import RLock
 from typing import Any
+from xml.etree import ElementTree
 
 from kedro.utils import find_kedro_project
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
@@ -19,13 +22,13 @@ from pyspark import SparkConf, SparkContext, __version__
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from .errors import StreamsError
 
 logger = logging.getLogger(__name__)
 
+SPARK = 4  # the oldest whose Python and Java we speak to
 JAVA = 17  # the oldest that Spark 4 runs on
 JAVA_ADVICE = (
     f"install Java {JAVA} or newer (Debian, Ubuntu: apt install "
@@ -34,13 +37,25 @@ JAVA_ADVICE = (
 )
 CREDENTIALS = "credentials"  # the key of spark.yml that names some
 PACKAGES = "spark.jars.packages"
+WAREHOUSE = "spark.sql.warehouse.dir"
+CATALOG, OWN_CATALOG = "spark.sql.catalogImplementation", "in-memory"  # | hive
 LISTS = (PACKAGES, "spark.sql.extensions")  # several formats share them
+FILES = (  # lists of files that travel with a run
+    "spark.archives",
+    "spark.files",
+    "spark.jars",
+    "spark.submit.pyFiles",
+    "spark.kubernetes.driver.podTemplateFile",
+    "spark.kubernetes.executor.podTemplateFile",
+)
+DEFAULT_FILES = "fs.defaultFS"  # where a path leads that names no file system
+DISTRIBUTION = "{{ cookiecutter.repo_name }}"  # what the wheel is called
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Read by the program that starts the JVM, so without effect once it runs.
 AT_LAUNCH = re.compile(
     r"spark\.(master$|archives|files|jars|submit|kubernetes|yarn|pyspark"
-    r"|driver\.(?!host|bindAddress|port))"
+    r"|kerberos\.(keytab|principal)|driver\.(?!host|bindAddress|port))"
 )
 EVENT_LOG = "spark.eventLog.dir"
 HADOOP = "3.4.1"  # of Spark 4.0, where its own is not to be found
@@ -58,6 +73,7 @@ class _State:
     settings: dict[str, Any] = {}
     secrets: dict[str, Any] = {}
     project_path: Path | None = None
+    env: str | None = None
     started: SparkContext | None = None
     launched = False  # whether the JVM is ours, too
     warned_about: SparkContext | None = None
@@ -66,7 +82,10 @@ class _State:
 
 
 def configure(
-    settings: dict[str, Any], project_path: Path, secrets: dict[str, Any] | None = None
+    settings: dict[str, Any],
+    project_path: Path,
+    secrets: dict[str, Any] | None = None,
+    env: str | None = None,
 ) -> None:
     """Remember ``spark.yml``, and the credentials it names; nothing starts yet."""
     # An environment takes a setting of base's back with null.
@@ -74,6 +93,13 @@ def configure(
     _State.settings = {k: v for k, v in given.items() if k != CREDENTIALS}
     _State.secrets = secrets or {}
     _State.project_path = project_path
+    _State.env = env
+
+
+def our_command(*words: str) -> str:
+    """Write a command of this project's as it is to be typed, in this environment."""
+    env = [f"--env={_State.env}"] if _State.env else []
+    return " ".join(["kedro streams", *words, *env])
 
 
 def project_path() -> Path:
@@ -110,13 +136,25 @@ def has_local_files() -> bool:
     """Whether a path that names no file system is one of this machine's."""
     context: Any = SparkContext._active_spark_context
     if context is None:
-        default = _State.settings.get("spark.hadoop.fs.defaultFS", "file:///")
+        chosen = _State.settings.get(f"spark.hadoop.{DEFAULT_FILES}")
+        default = chosen or _in_core_site(DEFAULT_FILES) or "file:///"
     elif _State.default_files and _State.default_files[0] is context:
         default = _State.default_files[1]
     else:
-        default = context._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")
+        default = context._jsc.hadoopConfiguration().get(DEFAULT_FILES, "file:///")
         _State.default_files = (context, default)
     return str(default).startswith("file:")
+
+
+def _in_core_site(name: str) -> str | None:
+    """Return what the cluster's own file says, which Spark reads when it starts."""
+    folders = map(os.environ.get, ("HADOOP_CONF_DIR", "YARN_CONF_DIR"))
+    for file in [Path(folder, "core-site.xml") for folder in folders if folder]:
+        with suppress(OSError, ElementTree.ParseError):
+            for entry in ElementTree.parse(file).iter("property"):
+                if (entry.findtext("name") or "").strip() == name:
+                    return (entry.findtext("value") or "").strip()
+    return None
 
 
 def get_spark(*formats: str) -> SparkSession:
@@ -128,6 +166,7 @@ def get_spark(*formats: str) -> SparkSession:
         session = SparkSession.builder.getOrCreate()
         if running not in (_State.started, _State.warned_about):
             _refuse_other_version(session.version)
+            _refuse_unpinned()
             _adapt(session)
             _hand_over_secrets(session)
             _State.warned_about = running
@@ -158,6 +197,21 @@ def package_for(file_format: str) -> str | None:
     return _bundle(file_format).get("package")
 
 
+def missing_format(file_format: str) -> str:
+    """Say which package, or which other spelling, would make a format known."""
+    if package := package_for(file_format):
+        return (
+            f"file_format '{file_format}' needs the package {package}, and the running "
+            "Spark was started without it; start Spark anew (restart the notebook "
+            f"kernel), or pass --packages {package} to spark-submit"
+        )
+    return (
+        f"file_format '{file_format}' is not known to Spark; correct it, or, if it comes "
+        f"in a package of its own, add it to conf/base/spark.yml under packages, e.g. "
+        f"{file_format}: group:artifact_2.13:version"
+    )
+
+
 def _bundle(file_format: str) -> dict[str, Any]:
     """Return what ``spark.yml`` says a format needs: a package, and maybe settings."""
     packages = _State.settings.get("packages") or {}
@@ -166,9 +220,20 @@ def _bundle(file_format: str) -> dict[str, Any]:
     return {key: value for key, value in bundle.items() if value is not None}
 
 
-def warehouse(session: SparkSession) -> str:
+def warehouse() -> str:
     """Return the folder of tables that are known by a plain name."""
-    return str(session.conf.get("spark.sql.warehouse.dir"))
+    if is_running():
+        folder = get_spark().conf.get(WAREHOUSE)
+    else:
+        folder = _State.settings.get(WAREHOUSE, project_path() / "spark-warehouse")
+    return re.sub("^file:/+", "/", str(folder))
+
+
+def has_own_catalog() -> bool:
+    """Whether plain tables are Spark's own, which are all in its warehouse."""
+    if is_running():
+        return get_spark().conf.get(CATALOG, OWN_CATALOG) == OWN_CATALOG
+    return _State.settings.get(CATALOG, OWN_CATALOG) == OWN_CATALOG
 
 
 def spark_package(artifact: str) -> str:
@@ -183,16 +248,37 @@ def _release(version: str) -> str:
 
 def hadoop_package(artifact: str) -> str:
     """Return the coordinates of a Hadoop module, of the version that Spark brings."""
-    found = [
-        jar.stem for jar in (spark_home() / "jars").glob("hadoop-client-api-*.jar")
-    ]
-    version = found[0].rpartition("-")[2] if found else HADOOP
-    return f"org.apache.hadoop:{artifact}:{version}"
+    try:
+        found = _version_in(spark_home(), "hadoop-client-api-*.jar")
+    except StreamsError:  # a container of YARN's has the Python half of Spark alone
+        found = None
+    return f"org.apache.hadoop:{artifact}:{found or HADOOP}"
+
+
+def _version_in(home: Path, jars: str) -> str | None:
+    """Return the version in the name of a jar of Spark's."""
+    names = [jar.stem for jar in (home / "jars").glob(jars)]
+    found = re.search(r"-(\d+\.\d+\.\d+)", names[0]) if names else None
+    return found[1] if found else None
 
 
 def spark_home() -> Path:
     """Return the folder of the Spark that is run: of pyspark, or of SPARK_HOME."""
-    return Path(_find_spark_home())
+    try:
+        with redirect_stderr(StringIO()):  # it prints a page, and ends the process
+            return Path(_find_spark_home())
+    except SystemExit as error:
+        raise StreamsError(
+            "there is no Spark here, because pyspark has come without its jars; set "
+            "SPARK_HOME to the folder of one"
+        ) from error
+
+
+def refuse_other_home() -> None:
+    """Refuse a SPARK_HOME that our pyspark cannot start, or not speak to."""
+    home = spark_home()
+    if version := _version_in(home, "spark-core_*.jar"):
+        _refuse_other_version(version, f"in {home}")
 
 
 def cores() -> int:
@@ -231,32 +317,45 @@ def _is_table_folder(key: str) -> bool:
 
 
 def _anchored(key: str, value: Any) -> Any:
-    """Let the folder of a catalog of tables begin at the project."""
-    is_here = _is_table_folder(key) and "://" not in value
-    return str(project_path() / value) if is_here else value
+    """Let folders of tables, and files that travel, begin at the project."""
+    if key in FILES:
+        return ",".join(map(_in_project, text(value).split(",")))
+    return _in_project(value) if _is_table_folder(key) else value
+
+
+def _in_project(path: str) -> str:
+    return path if ":/" in path else str(project_path() / path)
 
 
 def _start(settings: dict[str, Any]) -> SparkSession:
     settings = _with_event_log(settings)
     if was_submitted():
+        _refuse_unpinned()
         settings = _not_decided_by_submit(settings)
         refuse_unreachable(SparkConf().get("spark.master"))
         session = _create(settings)
         session.sparkContext.setLogLevel("WARN")  # it prints every batch otherwise
     else:
         refuse_unreachable(settings.get("spark.master"))
+        refuse_other_home()
         check_java()
         logger.info("Starting Spark ...")
         _announce_download(str(settings.get(PACKAGES, "")))
         session = _launch(_for_this_machine(settings))
     logging.getLogger().addFilter(_is_not_py4j)
     _refuse_other_version(session.version)
-    # It prints, as one line of JSON, the Java trace of what is said in a sentence.
-    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    _silence_traces()
     _hand_over_secrets(session)
     _State.started = session.sparkContext
     logger.info("Spark %s started, UI at %s", session.version, _ui(session))
     return session
+
+
+def _silence_traces() -> None:
+    """Keep Spark from printing, as JSON, the trace of what is said in a sentence."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415 - Spark 3 has none
+
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
 
 
 def ivy_folder() -> Path:
@@ -372,7 +471,7 @@ def _for_this_machine(settings: dict[str, Any]) -> dict[str, Any]:
     )
     here = {k: v for k, v in settings.items() if not k.startswith("spark.submit.")}
     return {
-        "spark.sql.warehouse.dir": str(project_path() / "spark-warehouse"),
+        WAREHOUSE: str(project_path() / "spark-warehouse"),
         **here,
         "spark.driver.extraJavaOptions": options.strip(),
     }
@@ -436,11 +535,34 @@ def _version_on_page_of(host: str, masters_port: str) -> str | None:
 def _refuse_other_version(version: str, where: str = "here") -> None:
     """Refuse a Spark that is not the one our pyspark speaks to."""
     if _release(version) != _release(__version__):
+        is_known = int(version.partition(".")[0]) >= SPARK
+        move = f"write pyspark=={version} into pyproject.toml, or " if is_known else ""
         raise StreamsError(
             f"Spark is {version} {where}, and the installed pyspark {__version__}; "
-            f"they must be the same: write pyspark=={version} into pyproject.toml, or "
-            "let the cluster run the other one"
+            f"they must be the same: {move}let the cluster run the other one"
         )
+
+
+def _refuse_unpinned() -> None:
+    """Refuse a Spark that brought its own pyspark instead of the project's."""
+    pinned = _pinned()
+    if pinned and _release(__version__) != pinned:
+        raise StreamsError(
+            f"Spark and its pyspark are {__version__} here, and this project is made for "
+            f"pyspark=={pinned}; run it with that Spark, or write the other number "
+            f"(of Spark {SPARK} or newer) into pyproject.toml and package it again"
+        )
+
+
+def _pinned() -> str | None:
+    """Return the pyspark that the wheel, or the project around us, asks for."""
+    try:
+        wanted = "\n".join(metadata.requires(DISTRIBUTION) or ())
+    except metadata.PackageNotFoundError:
+        file = project_path() / "pyproject.toml"
+        wanted = file.read_text() if file.is_file() else ""
+    found = re.search(r"\bpyspark==(\d+\.\d+\.\d+)", wanted)
+    return found[1] if found else None
 
 
 def _adapt(session: SparkSession) -> None:

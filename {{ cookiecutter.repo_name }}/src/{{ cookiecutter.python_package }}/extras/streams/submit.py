@@ -2,13 +2,15 @@
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from . import session
-from .errors import SECRET, SECRET_VALUE, StreamsError
-from .jars import download, sparks_own
+from .errors import SECRET, SECRET_VALUE, USER_IN_URL, StreamsError
+from .files import on_disk
+from .jars import download, name_of, sparks_own
 
 PACKAGE = __name__.partition(".")[0]
 ENTRY = "deploy/run.py"  # what spark-submit runs
@@ -16,6 +18,16 @@ IN_IMAGE = "/opt/{{ cookiecutter.repo_name }}"  # where the Dockerfile puts it
 CONF = f"conf-{PACKAGE}.tar.gz"  # what kedro package makes of conf/
 
 FILES = "spark.files"
+JARS = "spark.jars"
+DRIVERS_PYTHON = "spark.pyspark.driver.python"
+
+# What names a secret that Kubernetes keeps, or a file, and is none itself.
+REFERENCE = re.compile(
+    r"^spark\.kubernetes\.((driver|executor)\.secret(s|KeyRef)\."
+    r"|container\.image\.pullSecrets$|kerberos\.tokenSecret\.)|(File|_FILE|Provider)$"
+)
+# Java reads them when it starts, wherever that is.
+FIRST = ("spark.driver.", "spark.kerberos.", "spark.hadoop.yarn.")
 
 # Where spark-submit has an option of its own, which people know.
 OPTIONS = {
@@ -41,7 +53,7 @@ def submit_command(
     settings.update(_pythons(settings))
     decided = {k: session.text(v) for k, v in settings.items() if _is_decided(k)}
     if _runs_in_image(settings):  # which has the jars
-        decided = {k: v for k, v in decided.items() if not k.startswith("spark.jars")}
+        decided = {k: v for k, v in decided.items() if not k.startswith(JARS)}
     _refuse_secrets(decided)
     script, conf_source, files = _places(settings)
     if files:
@@ -58,11 +70,31 @@ def submit_command(
 def jars_of(formats: set[str], folder: Path) -> list[str]:
     """Download what spark-submit would, into a folder; return what is there then."""
     settings = session.settings_for(*formats)
-    packages = _list(settings.get(session.PACKAGES))
-    if not packages:
-        return []
-    excludes = _list(settings.get("spark.jars.excludes"))
-    return download(packages, folder, excludes, sparks_own())
+    folder.mkdir(parents=True, exist_ok=True)  # an image copies it, even if it is empty
+    own = [jar for jar in _list(settings.get(JARS)) if not jar.startswith("local:")]
+    found = [_copied(jar, folder) for jar in own]
+    if packages := _list(settings.get(session.PACKAGES)):
+        excludes = _list(settings.get("spark.jars.excludes"))
+        repositories = _list(settings.get("spark.jars.repositories"))
+        found += download(packages, folder, excludes, sparks_own(), repositories)
+    names = {name_of(jar) for jar in found}
+    for jar in folder.glob("*.jar"):
+        if name_of(jar.name) in names and jar.name not in found:
+            jar.unlink()  # of another version, of which Java would take any
+    return sorted(found)
+
+
+def _copied(jar: str, folder: Path) -> str:
+    """Put a jar of the user's own beside those of Maven's."""
+    file = Path(on_disk(jar) or jar)
+    if not file.is_file():
+        raise StreamsError(
+            f"spark.jars in spark.yml names {session.shown(jar)}, which is no file of "
+            "this machine; name one, or let packages name what Maven has"
+        )
+    if file.resolve().parent != folder.resolve():
+        shutil.copy(file, folder)
+    return file.name
 
 
 def _list(text: str | None) -> list[str]:
@@ -71,7 +103,7 @@ def _list(text: str | None) -> list[str]:
 
 def _is_decided(key: str) -> bool:
     """Whether a setting takes effect only when spark-submit knows it."""
-    is_at_launch = session.AT_LAUNCH.match(key) or key.startswith("spark.driver.")
+    is_at_launch = session.AT_LAUNCH.match(key) or key.startswith(FIRST)
     return key in OPTIONS or bool(is_at_launch)
 
 
@@ -81,7 +113,8 @@ def _pythons(settings: dict[str, Any]) -> dict[str, str]:
         return {}
     is_local = settings["spark.master"].startswith("local")
     workers = {"spark.pyspark.python": sys.executable} if is_local else {}
-    return {**workers, "spark.pyspark.driver.python": sys.executable}
+    driver = settings.get(DRIVERS_PYTHON, sys.executable)
+    return {**workers, DRIVERS_PYTHON: driver}
 
 
 def _places(settings: dict[str, Any]) -> tuple[str, str, str | None]:
@@ -118,17 +151,30 @@ def _refuse_impossible(settings: dict[str, Any]) -> None:
 def _refuse_secrets(decided: dict[str, str]) -> None:
     """Keep passwords off a command line, which everybody on a machine can read."""
     for key, value in decided.items():
-        # Kubernetes has it, or a file.
-        is_reference = re.search(r"\.secret(s|KeyRef)\.|(File|Provider)$", key)
-        is_secret = re.search(SECRET, key, re.IGNORECASE) and not is_reference
-        if is_secret or SECRET_VALUE.search(value):
+        named = re.search(SECRET, key, re.IGNORECASE) or SECRET_VALUE.search(value)
+        is_secret = named and not REFERENCE.search(key)
+        if is_secret or USER_IN_URL.search(value):
             raise StreamsError(
                 f"'{key}' in spark.yml would be on a command line that everybody can "
-                "read; put it into credentials.yml of the environment, and name its "
-                "entry with credentials: NAME in spark.yml"
+                f"read; {_safe_place(key)}"
             )
 
 
+def _safe_place(key: str) -> str:
+    if key.startswith(JARS):
+        return "put it into a file that spark.jars.ivySettings names"
+    if match := re.fullmatch(r"spark\.kubernetes\.driverEnv\.(\w+)", key):
+        return (
+            "let Kubernetes keep it, and write "
+            f"spark.kubernetes.driver.secretKeyRef.{match[1]}: SECRET:KEY"
+        )
+    return (
+        "put it into credentials.yml of the environment, and name its entry with "
+        "credentials: NAME in spark.yml"
+    )
+
+
 def _spark_submit() -> str:
+    session.refuse_other_home()
     name = "spark-submit.cmd" if os.name == "nt" else "spark-submit"
     return str(session.spark_home() / "bin" / name)

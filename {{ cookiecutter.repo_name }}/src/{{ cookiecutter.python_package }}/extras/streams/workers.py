@@ -1,6 +1,7 @@
 """What the workers of a cluster must have before a stream starts there."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Silence
 from contextlib import contextmanager
@@ -12,24 +13,26 @@ from pyspark import __version__
 from pyspark.sql import SparkSession
 
 from .errors import first_sentence
-from .files import is_remote
-from .session import has_local_files, shown
+from .files import on_disk
+from .session import shown
 
 PATIENCE = 90.0  # seconds in which a cluster must have given us an executor
+LISTENS = 0.2  # seconds between two looks whether somebody wants to stop
 LOOKS = 4  # tasks at least, so that more than one executor answers
 PACKAGE = __name__.partition(".")[0]
 GROUP = "workers"
 
 
-def problems(spark: SparkSession, paths: set[str]) -> Iterator[str]:
+def problems(
+    spark: SparkSession, paths: set[str], is_stopped: Callable[[], object]
+) -> Iterator[str]:
     """Find out whether executors have our code and see the folders that we see."""
     master = str(spark.sparkContext.master)
     if master.startswith("local"):
         return
-    local = {path for path in paths if not is_remote(path)} if has_local_files() else ()
-    with _marks(sorted(local)) as marks:
+    with _marks(sorted(filter(None, map(on_disk, paths)))) as marks:
         try:
-            answers = _ask(spark, marks)
+            answers = _ask(spark, marks, is_stopped)
         except Silence:
             yield (
                 f"the cluster at {master} has given this run no executor within "
@@ -67,8 +70,10 @@ def _lacks(answer: dict[str, Any], marks: dict[str, str]) -> Iterator[str]:
         )
 
 
-def _ask(spark: SparkSession, marks: dict[str, str]) -> list[dict[str, Any]]:
-    """Run a few small tasks; they tell what they see."""
+def _ask(
+    spark: SparkSession, marks: dict[str, str], is_stopped: Callable[[], object]
+) -> list[dict[str, Any]]:
+    """Run a few small tasks; they tell what they see, unless somebody stops us."""
     context = spark.sparkContext
     tasks = max(LOOKS, context.defaultParallelism)
     package, names = PACKAGE, list(marks.values())
@@ -99,12 +104,19 @@ def _ask(spark: SparkSession, marks: dict[str, str]) -> list[dict[str, Any]]:
         return context.parallelize(range(tasks), tasks).mapPartitions(look).collect()
 
     thread = ThreadPoolExecutor(1)
+    answers = thread.submit(ask)
+    deadline = time.monotonic() + PATIENCE
     try:
-        return thread.submit(ask).result(PATIENCE)
-    except Silence:
-        context.cancelJobGroup(GROUP)
-        raise
+        while not is_stopped():
+            try:
+                return answers.result(LISTENS)
+            except Silence:
+                if time.monotonic() > deadline:
+                    raise
+        return []
     finally:
+        if not answers.done():
+            context.cancelJobGroup(GROUP)
         thread.shutdown(wait=False)
 
 
