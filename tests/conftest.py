@@ -319,7 +319,7 @@ def arguments(tmp_path):
 
 def finish(dataset):
     """Wait for a stream that ends by itself."""
-    assert dataset.query.awaitTermination(60)
+    assert dataset.query.awaitTermination(DEADLINE)
     assert dataset.query.exception() is None
 
 

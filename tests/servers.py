@@ -48,13 +48,15 @@ SECURE = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{control}
-listeners=SASL_PLAINTEXT://127.0.0.1:{sasl},SSL://127.0.0.1:{ssl},CONTROLLER://127.0.0.1:{control}
+listeners=SASL_PLAINTEXT://127.0.0.1:{sasl},SSL://127.0.0.1:{ssl},SASL_SSL://127.0.0.1:{both},CONTROLLER://127.0.0.1:{control}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL
 inter.broker.listener.name=SSL
 sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
 listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
 listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.sasl.enabled.mechanisms=SCRAM-SHA-256
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 ssl.keystore.type=PEM
 ssl.keystore.location={folder}/server.pem
 ssl.truststore.type=PEM
@@ -66,12 +68,18 @@ transaction.state.log.min.isr=1
 """
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
     """Return a port that nobody is given by chance before a server is there to take it."""
     while True:
         port = random.randint(15_000, 30_000)  # the system itself gives others away
+        if port in _given:  # to a server that may not have taken it yet
+            continue
         with socket.socket() as taken, suppress(OSError):
             taken.bind(("127.0.0.1", port))
+            _given.add(port)
             return port
 
 
@@ -122,11 +130,12 @@ class Kafka:
         self._admin.delete_topics([name])[name].result(30)
 
     def send(self, topic: str, *messages: bytes | tuple, partition: int = -1) -> None:
-        """Send values, or pairs of key and value."""
+        """Send values, or keys with values, or both with headers."""
         producer = Producer(self._client)
         for message in messages:
-            key, value = message if isinstance(message, tuple) else (None, message)
-            producer.produce(topic, value, key, partition)
+            parts = message if isinstance(message, tuple) else (None, message)
+            key, value, headers = (*parts, None)[:3]
+            producer.produce(topic, value, key, partition, headers=headers)
         assert producer.flush(30) == 0
 
     def messages(self, topic: str) -> list[tuple[bytes | None, bytes | None]]:
@@ -189,6 +198,7 @@ class SecureKafka:
     folder: Path
     sasl: int
     ssl: int
+    both: int
 
     def by_password(self, mechanism: str, password: str = PASSWORD) -> dict[str, str]:
         """Return the credentials of a user with a password."""
@@ -208,6 +218,16 @@ class SecureKafka:
             "kafka.security.protocol": "SSL",
             "kafka.ssl.truststore.type": "PEM",
             "kafka.ssl.truststore.certificates": (self.folder / authority).read_text(),
+        }
+
+    def by_password_and_file(self) -> dict[str, str]:
+        """Return the credentials that the project's README shows."""
+        return {
+            **self.by_password("SCRAM-SHA-256"),
+            "kafka.bootstrap.servers": f"127.0.0.1:{self.both}",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.location": str(self.folder / "ca.pem"),
         }
 
     def client(self) -> Kafka:
@@ -233,7 +253,7 @@ def secure_broker(jars: Path, folder: Path) -> Iterator[SecureKafka]:
     chain = [pem.bytes() for pem in certificate.cert_chain_pems]
     key = _as_java_reads_it(certificate.private_key_pem.bytes())
     (folder / "server.pem").write_bytes(b"".join([key, *chain]))
-    ports = {name: free_port() for name in ("sasl", "ssl", "control")}
+    ports = {name: free_port() for name in ("sasl", "ssl", "both", "control")}
     file = folder / "server.properties"
     file.write_text(SECURE.format(folder=folder, user=USER, password=PASSWORD, **ports))
     java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
@@ -257,7 +277,7 @@ def secure_broker(jars: Path, folder: Path) -> Iterator[SecureKafka]:
             "the secure broker",
         )
         assert process.poll() is None, log.read_text()
-        yield SecureKafka(folder, ports["sasl"], ports["ssl"])
+        yield SecureKafka(folder, ports["sasl"], ports["ssl"], ports["both"])
     finally:
         process.kill()
         process.wait()
@@ -300,12 +320,17 @@ def registry_server(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def guarded(url: str, user_info: str) -> Iterator[str]:
-    """Run a door in front of a registry that opens to a user and a password."""
-    wanted = f"Basic {base64.b64encode(user_info.encode()).decode()}"
+def guarded(
+    url: str, user_info: str | None = None, asked: list[str] | None = None
+) -> Iterator[str]:
+    """Run a door in front of a registry, for all or for a user, and note who asks."""
+    word = base64.b64encode((user_info or "").encode()).decode()
+    wanted = f"Basic {word}" if user_info else None
 
     class Door(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.append(self.path)
             if self.headers["Authorization"] != wanted:
                 self.send_response(401)
                 self.end_headers()

@@ -274,6 +274,22 @@ MISTAKES = {
         stock_saved(header=True),
         "'header' does nothing here, because the datasets do the writing",
     ),
+    "partitions of a micro-batch": (
+        stock_saved(partition_by=["sku"]),
+        "partition_by does nothing here, because the datasets do the writing",
+    ),
+    "a micro-batch without batches": (
+        stock_saved(trigger="continuous 1 second"),
+        "trigger: continuous writes row by row, and there are no batches",
+    ),
+    "partitions of an unknown column": (
+        averages_saved(partition_by="day"),
+        "processed.sensor: partition_by names day, and the rows have only sensor_id",
+    ),
+    "a folder inside another one's": (
+        averages(filepath="data/02_intermediate/inventory/averages"),
+        "inside {project}/data/02_intermediate/inventory, which is int.new_inventory's",
+    ),
 }
 
 

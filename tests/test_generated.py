@@ -34,6 +34,7 @@ data/01_raw/stream/sensor/readings_02.csv
 data/01_raw/stream/sensor/readings_03.csv
 data/01_raw/stream/sensor/readings_04.csv
 deploy/Dockerfile
+deploy/driver-pod.yaml
 deploy/run.py
 deploy/spark-application.yaml
 docs/cookbook.md
@@ -106,6 +107,7 @@ src/PACKAGE/pipelines/sensor/pipeline.py
 src/PACKAGE/settings.py
 tests/conftest.py
 tests/test_datasets.py
+tests/test_deploy.py
 tests/test_inventory.py
 tests/test_run.py
 tests/test_sensor.py

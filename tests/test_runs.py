@@ -265,6 +265,11 @@ def test_a_table_is_found_again_by_the_next_run(project):
     assert first == expected_averages(project)
     assert project.lines(table) == first
 
+    reset = project.kedro("streams", "reset", "processed.sensor", "--yes").stdout
+    assert "delete spark-warehouse/averages (" in reset
+    project.run("--pipelines=sensor")
+    assert project.lines(table) == first
+
 
 def test_it_runs_on_the_newest_spark(pristine, tmp_path):
     """The pin is for the packages; the code itself moves on with Spark."""
@@ -273,6 +278,9 @@ def test_it_runs_on_the_newest_spark(pristine, tmp_path):
     project.python = new_environment(tmp_path / "venv", "-e", f"{project.folder}[dev]")
     version = ok(project.python, "-c", "import pyspark; print(pyspark.__version__)")
     assert version.strip() != "4.0.0"
+    project.edit("pyproject.toml", ("pyspark>=4.0.0", f"pyspark=={version.strip()}"))
+    for file in ("deploy/Dockerfile", "deploy/spark-application.yaml"):
+        project.edit(file, ("4.0.0", version.strip()))
 
     own = ok(project.python, "-m", "pytest", "-q", cwd=project.folder)
     output = project.run()

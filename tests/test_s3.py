@@ -1,6 +1,9 @@
 """Runs of the generated project on a real S3 server."""
 
 import shutil
+import socket
+import time
+from contextlib import ExitStack
 
 import pytest
 import yaml
@@ -14,6 +17,7 @@ from test_runs import (
 )
 
 S3 = "--env=s3"
+OUTAGE = 30  # seconds, of which the stream waits out the last
 SAMPLES = "data/01_raw/stream/inventory"
 
 
@@ -80,15 +84,20 @@ def test_a_bucket_gives_the_rows_that_files_give(project, store, place):
     [
         ({"fs.s3a.secret.key": "not-the-key"}, "the store refuses the keys"),
         ({"fs.s3a.endpoint": "http://127.0.0.1:PORT"}, "does not answer"),
+        ("silent", "does not answer (timed out)"),
+        ("full", "does not answer (timed out)"),
         ("bucket", "there is no bucket nowhere"),
     ],
-    ids=["key", "endpoint", "bucket"],
+    ids=["key", "endpoint", "silent", "full", "bucket"],
 )
 def test_what_the_store_refuses_is_one_sentence_before_any_stream_starts(
-    project, store, place, wrong, sentence
+    project, store, place, wrong, sentence, sockets
 ):
     if wrong == "bucket":
         project.edit("conf/s3/globals.yml", (f"s3a://{BUCKET}/", "s3a://nowhere/"))
+    elif wrong in ("silent", "full"):
+        port = nobody_answers(sockets, callers=0 if wrong == "silent" else 8)
+        credentials(project, store, **{"fs.s3a.endpoint": f"http://127.0.0.1:{port}"})
     else:
         port = str(free_port())
         credentials(
@@ -101,6 +110,25 @@ def test_what_the_store_refuses_is_one_sentence_before_any_stream_starts(
     assert run.returncode == 1
     assert sentence in said and "Traceback" not in said
     assert SECRET not in said and "not-the-key" not in said
+
+
+@pytest.fixture
+def sockets():
+    """What is closed at the end of a test."""
+    with ExitStack() as opened:
+        yield opened
+
+
+def nobody_answers(sockets: ExitStack, callers: int) -> int:
+    """Listen, and say nothing; more callers than fit are not even let in."""
+    listener = sockets.enter_context(socket.socket())
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    for _ in range(callers):
+        caller = sockets.enter_context(socket.socket())
+        caller.setblocking(False)
+        caller.connect_ex(listener.getsockname())
+    return listener.getsockname()[1]
 
 
 @pytest.mark.parametrize("command", ["status", "reset int.new_inventory", "feed"])
@@ -137,8 +165,10 @@ def test_an_outage_in_the_middle_of_a_run_costs_no_row(project, store, place):
         )
         assert run.process.poll() is None, run.text
         store.is_down = True
+        back = time.monotonic() + OUTAGE
         try:
-            run.says("failed, restart 3 of 3")  # half a minute later
+            run.says("failed, restart 3 of 3")
+            wait_until(lambda: time.monotonic() > back, "the end of the outage")
         finally:
             store.is_down = False
         deliver(project, store, place, 1)

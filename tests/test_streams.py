@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from kedro.io import DatasetError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 from rich.console import Console
 
 
@@ -24,6 +28,7 @@ def streams(code):
         progress,
         reports,
         settings,
+        signals,
         warnings,
     )
 
@@ -35,6 +40,7 @@ def streams(code):
         progress=progress,
         reports=reports,
         settings=settings,
+        signals=signals,
         warnings=warnings,
     )
 
@@ -42,11 +48,11 @@ def streams(code):
 # --- what a retry can mend ---------------------------------------------------
 
 
-class SparkError(Exception):
+class SparkError(PySparkException):
     """An error as PySpark hands it over: with Java's stack trace as a text."""
 
     def __init__(self, trace: str) -> None:
-        super().__init__(trace)
+        super().__init__(message=trace)
         self._stackTrace = trace
 
 
@@ -82,13 +88,53 @@ def test_what_a_retry_may_mend_is_not(streams, trace):
     assert not streams.errors.is_final(SparkError(trace))
 
 
-def test_a_mistake_in_python_is_final_and_a_broken_connection_is_not(streams):
-    wrapped = RuntimeError("saving failed")
-    wrapped.__cause__ = KeyError("sku")
+class OutOfStock(Exception):
+    """What somebody's own code raises."""
 
-    assert streams.errors.is_final(wrapped)
-    assert not streams.errors.is_final(ConnectionResetError("by peer"))
-    assert not streams.errors.is_final(None)
+
+class OperationalError(Exception):
+    """What PEP 249 lets libraries raise when a database does not answer."""
+
+
+class ConnectError(Exception):
+    """What other libraries raise then."""
+
+
+def worker_error(text: str) -> SparkError:
+    """An error in a Python worker, as Spark hands it over."""
+    trace = f'Traceback (most recent call last):\n  File "a.py", line 1\n{text}\n'
+    return SparkError(f"org.apache.spark.api.python.PythonException: {trace}")
+
+
+def test_a_mistake_in_python_is_final_and_a_broken_connection_is_not(streams):
+    wrapped = DatasetError("saving failed")
+    wrapped.__cause__ = KeyError("sku")
+    passing = DatasetError("saving failed")
+    passing.__cause__ = OutOfStock("a dataset of somebody else's")
+
+    mistake = worker_error("OutOfStock: Connection 7")
+    for error in (wrapped, OutOfStock("Timeout"), RuntimeError(), mistake):
+        assert streams.errors.is_final(error), repr(error)
+    for error in (
+        None,
+        passing,
+        ConnectionResetError("by peer"),
+        OperationalError("the server is going down"),
+        ConnectError("nobody answers"),
+        worker_error("psycopg.errors.AdminShutdown: terminating connection"),
+        worker_error("httpx.ReadTimeout: The read operation timed out"),
+        worker_error("ConnectionRefusedError: [Errno 111] Connection refused"),
+    ):
+        assert not streams.errors.is_final(error), repr(error)
+
+
+def test_state_that_other_code_has_kept_is_to_be_reset(streams):
+    error = RuntimeError("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] The value differs.")
+
+    assert streams.errors.first_sentence(error).endswith(
+        "differs. The checkpoint was made by other code, which kept something else; "
+        "undo the change, or start over: kedro streams reset NAME"
+    )
 
 
 def test_a_reason_is_what_failed_and_not_in_which_task(streams):
@@ -125,6 +171,21 @@ def test_wrong_settings_are_refused_with_what_to_write(streams, parameters, answ
         streams.settings.RunSettings.from_parameters(parameters)
 
     assert answer in caught.value.message
+
+
+# --- signals -----------------------------------------------------------------
+
+
+def test_a_run_under_nohup_outlives_its_terminal(streams):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = streams.signals.StopRequest()
+    try:
+        stop.listen()
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.count == 0
+    finally:
+        stop.restore()
+        signal.signal(signal.SIGHUP, before)
 
 
 # --- locks -------------------------------------------------------------------
@@ -263,9 +324,17 @@ def test_the_backlog_behind_a_file_sink_is_what_was_committed(streams, spark, tm
     (between / "part-of-a-killed-batch.txt").touch()
 
     assert backlog.count() == (0, 1)
+    for number in range(2, 26):  # more batches than its log keeps apart
+        (source / f"{number}.txt").write_text("x\n")
+    frame = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source))
+    writer = frame.writeStream.format("text").option("path", str(between))
+    run_to_its_end(writer, tmp_path / "a")
+    assert list(between.glob("_spark_metadata/*.compact"))
+    assert backlog.count() == (0, 25)
     frame = spark.readStream.text(str(between))
     run_to_its_end(frame.writeStream.format("noop"), last)
-    assert backlog.count() == (1, 0)
+    assert backlog.count() == (25, 0)
+    assert not backlog._written and not backlog._read, "months would fill the memory"
 
 
 def run_to_its_end(writer, checkpoint: Path) -> None:
@@ -292,30 +361,52 @@ def test_a_small_file_is_written_as_a_whole_or_not_at_all(streams, tmp_path):
     assert [p.name for p in (tmp_path / "folder").iterdir()] == ["file"]
 
 
+def test_a_link_stays_and_what_it_leads_to_is_emptied(streams, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk/file").touch()
+    (tmp_path / "output").symlink_to(tmp_path / "disk")
+
+    streams.files.Local(str(tmp_path / "output")).delete()
+
+    assert (tmp_path / "output").is_dir() and not list((tmp_path / "disk").iterdir())
+
+
 # --- which streams feed which ------------------------------------------------
 
 
-def test_streams_that_read_each_other_are_named_not_followed_for_ever(streams, code):
+PLACES = {
+    "folders": lambda name: (
+        {"file_format": "csv", "filepath": f"data/{name}"},
+        {},
+        {},
+    ),
+    "topics": lambda name: (
+        {"file_format": "kafka"},
+        {"topic": name},
+        {"subscribe": f"others,{name}"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_streams_that_read_each_other_are_named_not_followed_for_ever(
+    streams, code, kind
+):
     from cold_store.extras.streams import checks, topology
     from kedro.io import DataCatalog
     from kedro.pipeline import Node, Pipeline
 
-    catalog = DataCatalog(
-        {
-            name: code.datasets.SparkStreamingDataset(
-                file_format="csv",
-                filepath=f"data/{name}",
-                save_args={"checkpoint": f"data/checkpoint/{name}"},
-            )
-            for name in ("a", "b")
-        }
-        | {
-            f"{name}_again": code.datasets.SparkStreamingDataset(
-                file_format="csv", filepath=f"data/{name}"
-            )
-            for name in ("a", "b")
-        }
-    )
+    entries = {}
+    for name in ("a", "b"):
+        place, written, read = PLACES[kind](name)
+        checkpoint = {"checkpoint": f"data/checkpoint/{name}"}
+        entries[name] = code.datasets.SparkStreamingDataset(
+            **place, save_args={**written, **checkpoint}
+        )
+        entries[f"{name}_again"] = code.datasets.SparkStreamingDataset(
+            **place, load_args=read
+        )
+    catalog = DataCatalog(entries)
     pipeline = Pipeline(
         [
             Node(lambda x: x, "a_again", "b", name="to_b"),
@@ -326,6 +417,28 @@ def test_streams_that_read_each_other_are_named_not_followed_for_ever(streams, c
     found = list(checks.circular(topology.Topology(pipeline, catalog)))
 
     assert found[0].startswith("a and b read each other's output")
+
+
+def test_a_folder_inside_another_streams_folder_is_refused(code):
+    from cold_store.extras.streams import checks
+
+    folders = {
+        "outer": "data/primary",
+        "inner": "data/primary/sensor",
+        "near": "data/p",
+    }
+    entries = {
+        name: code.datasets.SparkStreamingDataset(
+            file_format="csv",
+            filepath=folder,
+            save_args={"checkpoint": f"data/checkpoint/{name}"},
+        )
+        for name, folder in folders.items()
+    }
+
+    (found,) = checks.nested_places(entries)
+
+    assert found.startswith("inner keeps ") and "which is outer's alone" in found
 
 
 # --- secrets -----------------------------------------------------------------
@@ -359,6 +472,27 @@ def test_batches_without_a_pause_onto_an_object_store_are_named(streams, code):
     assert "set trigger: 1 minute" in found[0]
 
 
+def test_state_grows_unless_a_time_among_its_keys_ends_it(streams, code, spark):
+    """A watermark alone does not help: Spark drops groups by their own time."""
+    rate = spark.readStream.format("rate").load().withWatermark("timestamp", "1 hour")
+    grouped = {
+        "by_value": rate.groupBy("value"),
+        "by_window": rate.groupBy("value", F.window("timestamp", "1 hour")),
+    }
+    given = {}
+    for name, groups in grouped.items():
+        given[name] = sink(code)
+        given[name].output_mode, given[name]._data = "update", groups.count()
+    given["all"] = sink(code)
+    given["all"].output_mode, given["all"]._data = "update", rate.groupBy().count()
+    given["distinct"] = sink(code)
+    given["distinct"]._data = rate.dropDuplicates(["value"])
+
+    found = list(streams.warnings.growing_state(given))
+
+    assert [line.partition(":")[0] for line in found] == ["by_value", "distinct"]
+
+
 def test_a_local_checkpoint_on_a_cluster_is_named(streams, code):
     local = sink(code, checkpoint="data/checkpoint")
     both = {"local": local, "remote": sink(code)}
@@ -375,8 +509,18 @@ def test_a_local_checkpoint_on_a_cluster_is_named(streams, code):
     ("options", "warned"),
     [
         ({"startingOffsets": "earliest"}, []),
-        ({}, ["begins with the messages that arrive after its first start"]),
-        ({"startingoffsets": "latest"}, ["set startingOffsets: earliest in orders"]),
+        ({"startingTimestamp": 0}, []),
+        (
+            {},
+            [
+                "begins with the messages that arrive after its first start",
+                "those between the two starts are kept by neither",
+            ],
+        ),
+        (
+            {"startingoffsets": "latest"},
+            ["set startingOffsets: earliest in orders", "in its malformed_only copy"],
+        ),
         (
             {"failOnDataLoss": False, "startingOffsets": "earliest"},
             ["failOnDataLoss is false in orders"],
@@ -387,7 +531,9 @@ def test_messages_that_would_be_skipped_are_named(
     streams, code, tmp_path, options, warned
 ):
     orders = code.datasets.SparkStreamingDataset(
-        file_format="kafka", load_args={"subscribe": "orders", **options}
+        file_format="kafka",
+        load_args={"subscribe": "orders", **options},
+        payload={"format": "json", "schema": "sku STRING", "malformed": "keep"},
     )
     topology = SimpleNamespace(sources_of=lambda _: {"orders": orders})
     new = {"new": sink(code, checkpoint=str(tmp_path))}
@@ -421,7 +567,10 @@ REPORT = {
     "inputRowsPerSecond": 41_234.5,
     "processedRowsPerSecond": 4_100_000.0,
     "eventTime": {"watermark": "2026-03-02T08:33:00.000Z"},
-    "observedMetrics": {"quality": {"bad": 3}},
+    "observedMetrics": {
+        "quality": {"bad": 3},
+        "raw.orders 1": {"malformed_messages": 2},
+    },
     "stateOperators": [{"numRowsTotal": 700_000}, {"numRowsTotal": 34_000}],
     "sources": [
         {
@@ -461,7 +610,9 @@ def test_the_table_fits_into_80_columns(streams):
     for word in ["restarting 2/3", "1234", "41.2k", "4.1M", "12.3 s", "17", "734.0k"]:
         assert word in lines[1]
     assert lines[1].rstrip().endswith("03-02 08:33")
-    assert "int.new_inventory: last error: java.io.IOException: No" in lines[3]
+    left_out = "int.new_inventory: 2 malformed messages left out so far"
+    assert lines[3].rstrip() == left_out
+    assert "int.new_inventory: last error: java.io.IOException: No" in lines[4]
 
 
 def test_a_log_line_says_what_the_table_says(streams):
@@ -469,5 +620,6 @@ def test_a_log_line_says_what_the_table_says(streams):
 
     assert streams.progress.sentence(batch, 17) == (
         "batch 1234, 50000 rows in 12.3 s (4.1M rows/s), 17 behind, 734000 rows of "
-        "state, watermark 2026-03-02T08:33:00.000Z, quality: bad=3"
+        "state, watermark 2026-03-02T08:33:00.000Z, 2 malformed messages left out so "
+        "far, quality: bad=3"
     )

@@ -179,12 +179,24 @@ def committed_lines(output: Path) -> list[str]:
     return [line for text in texts for line in text if not line.startswith("sku,")]
 
 
-def test_a_signal_for_the_whole_group_is_drained_as_well(project):
-    """Process managers signal every process; Java must outlive the drain."""
+@pytest.fixture
+def terminal():
+    """Let runs hear that a terminal is closed, even where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGTERM], [signal.SIGHUP, signal.SIGHUP]], ids=["term", "hup"]
+)
+def test_a_signal_for_the_whole_group_is_drained_as_well(project, terminal, signals):
+    """Process managers signal every process; a terminal that is closed does so twice."""
     ledger = add_ledger(project, "")
     with project.live("--pipelines=ledger") as run:
         wait_until(lambda: entries(ledger, "begin"), "a batch")
-        os.killpg(run.process.pid, signal.SIGTERM)
+        for number in signals:
+            os.killpg(run.process.pid, number)
         code = run.end()
 
     assert code == 0, run.text
@@ -303,7 +315,7 @@ def test_a_stream_that_cannot_be_restarted_ends_the_run_and_says_why(project):
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("raise ValueError('poison')", "ValueError: poison"),
+        ("if (value or 0) > 900: raise ValueError('poison')", "ValueError: poison"),
         ("return 1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )
@@ -595,6 +607,11 @@ def test_reset_works_on_any_file_system_of_hadoop(project):
 
 def test_reset_names_the_streams_that_will_see_rows_again(project):
     project.run("--pipelines=inventory")
+    assert "kedro streams reset int.new_inventory processed.stock --env=local" in (
+        project.kedro(
+            "streams", "reset", "int.new_inventory", "--env=local", input="n\n"
+        ).stdout
+    )
 
     one = project.kedro("streams", "reset", "int.new_inventory", input="n\n").stdout
     assert "Nothing was deleted." in one
@@ -608,6 +625,13 @@ def test_reset_names_the_streams_that_will_see_rows_again(project):
     assert "wrote to pandas.CSVDataset data/03_primary/stock.csv stays" in both
     project.run("--pipelines=inventory")
     assert project.lines(STOCK) == expected_stock(project)
+
+    ok(
+        *project.command("streams", "reset", "int.new_inventory", "--yes"),
+        cwd=project.folder,
+    )
+    check = project.kedro("streams", "check", "--pipelines=inventory")
+    assert check.returncode == 0, "a folder that a stream will make is no other one"
 
 
 def test_reset_refuses_unknown_and_running_streams(project):
@@ -755,7 +779,7 @@ def test_check_warns_about_what_is_legal_but_hurts(project):
     result = streams_check(project)
 
     assert result.returncode == 0, result.stdout
-    assert "processed.stock: keeps state without a watermark" in result.stdout
+    assert "processed.stock: keeps state that no watermark ends" in result.stdout
     assert "processed.sensor: its state has 2 partitions since" in result.stdout
 
 

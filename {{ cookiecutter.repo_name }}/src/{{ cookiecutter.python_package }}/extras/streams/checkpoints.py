@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
@@ -85,6 +85,7 @@ class FileLog:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._upto = -1
+        self._last = ""  # the newest line; in a compacted list, what is new follows it
 
     def news(self) -> set[str]:
         """Return the files that were added since the last call."""
@@ -94,8 +95,10 @@ class FileLog:
         found: set[str] = set()
         for number in sorted(n for n in entries if n >= begin):
             text = at(f"{self._folder}/{entries[number]}").read() or ""
-            lines = [line for line in text.split("\n") if line.startswith("{")]
+            news = text.rpartition(self._last)[2] if self._last else text
+            lines = [line for line in news.split("\n") if line.startswith("{")]
             found |= {_bare(unquote(json.loads(line)["path"])) for line in lines}
+            self._last = lines[-1] if lines else self._last
             self._upto = number
         return found
 
@@ -107,9 +110,10 @@ class Backlog:
         self._sources = f"{checkpoint}/sources"
         self._logs: dict[str, FileLog] = {}
         self._folders = folders
-        self._written = {f: FileLog(f"{f}/_spark_metadata") for f in folders}
-        self._there: dict[str, set[str]] = {folder: set() for folder in folders}
+        self._outputs = {f: FileLog(f"{f}/_spark_metadata") for f in folders}
+        self._written: set[str] = set()  # by other streams, and not read yet
         self._read: set[str] = set()
+        self._done = 0  # files of other streams that were read
 
     def count(self) -> tuple[int, int] | None:
         """Count the files there that were read, and those that wait; None if unknown."""
@@ -120,16 +124,18 @@ class Backlog:
         names = {folder: at(folder).names() for folder in self._folders}
         if any(map(_holds_folders, names.values())):
             return None  # partitions
-        there = set().union(*[self._files_of(f, found) for f, found in names.items()])
+        there: set[str] = set()
+        for folder, found in names.items():
+            if "_spark_metadata/" in found:
+                self._written |= self._outputs[folder].news()
+            else:
+                there |= {f"{_bare(folder)}/{n}" for n in found if n[0] not in "._"}
+        done = self._written & self._read
+        self._written -= done  # a stream of months reads and writes millions
+        self._done += len(done)
         self._read &= there  # files that were deleted are of no interest any more
-        return len(self._read), len(there - self._read)
-
-    def _files_of(self, folder: str, names: list[str]) -> set[str]:
-        """Return what a folder holds; of a stream's output, what was committed."""
-        if "_spark_metadata/" in names:
-            self._there[folder] |= self._written[folder].news()
-            return self._there[folder]
-        return {f"{_bare(folder)}/{name}" for name in names if name[0] not in "._"}
+        waiting = len(there - self._read) + len(self._written)
+        return len(self._read) + self._done, waiting
 
 
 def _holds_folders(names: list[str]) -> bool:
@@ -148,13 +154,18 @@ def remember(stream: StreamSink) -> None:
         write_json(checkpoint, RECORD, record)
 
 
-def changes(stream: StreamSink) -> list[str]:
-    """Say how a stream differs from the one that its checkpoint belongs to."""
+def changes(stream: StreamSink, stand_ins: Mapping[str, str]) -> list[str]:
+    """Say how a stream differs from the one that its checkpoint belongs to.
+
+    ``stand_ins`` are folders that a check reads in place of others.
+    """
     checkpoint = str(stream.checkpoint)
     before = read_json(checkpoint, RECORD)
     if before is None or latest(f"{checkpoint}/offsets") is None:
         return []
     now, differences = _record_of(stream), []
+    for stand_in, folder in stand_ins.items():
+        now["sources"] = [s.replace(stand_in, folder) for s in now["sources"]]
     if before["sources"] != now["sources"]:
         differences.append(_difference("read", before["sources"], now["sources"]))
     if before["keys"] != now["keys"]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,10 +15,11 @@ from kedro.io import (
 from kedro.pipeline import Pipeline
 from pyspark.sql import SparkSession
 
-from ..datasets import SparkStreamingDataset, StreamSink, kafka
+from ..datasets import SparkStreamingDataset, StreamSink, arguments, kafka
 from . import checkpoints, locks, plans
 from .errors import TROUBLE, StreamsError, first_sentence, listed
 from .files import Hadoop, is_remote
+from .session import missing_format, our_command
 from .topology import Topology
 
 Streams = dict[str, StreamSink]
@@ -49,10 +50,11 @@ def wrong_entries(topology: Topology) -> Iterator[str]:
     yield from lost
 
 
-def unbuilt(topology: Topology) -> Iterator[str]:
-    """Find entries that are wrong by themselves, wherever they will run."""
+def unbuilt(topology: Topology, names: Iterable[str] = ()) -> Iterator[str]:
+    """Find entries that are wrong by themselves, among those named or among all."""
     for name, reason in topology.wrong.items():
-        yield f"{name}: {reason}"
+        if not names or name in names:
+            yield f"{name}: {reason}"
 
 
 def absent(topology: Topology) -> Iterator[str]:
@@ -154,7 +156,8 @@ def before_nodes(spark: SparkSession, topology: Topology) -> list[str]:
     streams = topology.streams
     made = {n for n, d in topology.sources.items() if d.lacks_its_folder()}
     free = {n: d for n, d in topology.sources.items() if n not in {*streams, *made}}
-    if problems := list(unknown_formats(spark, {**topology.sources, **streams})):
+    ours = {**topology.sources, **streams, **topology.tables}
+    if problems := list(unknown_formats(spark, ours)):
         return problems  # without them, Spark would only say so in other words
     if problems := list(unreachable(topology)):
         return problems
@@ -164,9 +167,15 @@ def before_nodes(spark: SparkSession, topology: Topology) -> list[str]:
     ]
 
 
-def after_nodes(spark: SparkSession, streams: Streams) -> list[str]:
+def after_nodes(
+    spark: SparkSession, streams: Streams, stand_ins: Mapping[str, str] | None = None
+) -> list[str]:
     """Find what is wrong with the streams that the nodes have described."""
-    return [*impossible(spark, streams), *unstorable(streams), *changed(streams)]
+    return [
+        *impossible(spark, streams),
+        *unstorable(streams),
+        *changed(streams, stand_ins or {}),
+    ]
 
 
 def shared_places(streams: Streams) -> Iterator[str]:
@@ -186,6 +195,18 @@ def shared_places(streams: Streams) -> Iterator[str]:
             )
 
 
+def nested_places(streams: Streams) -> Iterator[str]:
+    """Find folders of a stream inside those of another, which a reset would delete."""
+    places = [(n, p) for n, s in streams.items() for p in (s.checkpoint, s.output) if p]
+    for name, place in places:
+        for other, around in places:
+            if name != other and place.startswith(f"{around}/"):
+                yield (
+                    f"{name} keeps {place} inside {around}, which is {other}'s alone; "
+                    "give each a folder beside the other"
+                )
+
+
 def unreadable(sources: dict[str, SparkStreamingDataset]) -> Iterator[str]:
     """Find sources that are not there, or whose schema is not understood."""
     for name, dataset in sources.items():
@@ -195,12 +216,14 @@ def unreadable(sources: dict[str, SparkStreamingDataset]) -> Iterator[str]:
             yield f"{name}: {error}"
 
 
-def unknown_formats(spark: SparkSession, streams: Streams) -> Iterator[str]:
-    """Find entries whose format Spark does not know."""
-    for name, stream in streams.items():
-        if isinstance(stream, SparkStreamingDataset):
-            if not plans.knows_format(spark, stream.file_format):
-                yield f"{name}: {stream.missing_format()}"
+def unknown_formats(spark: SparkSession, datasets: dict[str, Any]) -> Iterator[str]:
+    """Find entries of which Spark does not know a format, or has not the driver."""
+    for name, dataset in datasets.items():
+        stores = arguments.stores(*getattr(dataset, "paths", ()))
+        others = {*stores, *getattr(dataset, "databases", ())} - plans.DRIVERS.keys()
+        for file_format in sorted(dataset.formats - others):
+            if not plans.knows_format(spark, file_format):
+                yield f"{name}: {missing_format(file_format)}"
 
 
 def unpaired(topology: Topology) -> Iterator[str]:
@@ -213,7 +236,7 @@ def unpaired(topology: Topology) -> Iterator[str]:
                 also = f" (with {' and '.join(below)}, which read it)" if below else ""
                 yield (
                     f"{name}: {problem}; put back what is missing, or start over{also}: "
-                    f"kedro streams reset {' '.join([name, *below])}"
+                    f"{our_command('reset', name, *below)}"
                 )
 
 
@@ -263,28 +286,28 @@ def unreachable(topology: Topology) -> Iterator[str]:
 
 
 def unkept(topology: Topology) -> Iterator[str]:
-    """Find entries that leave malformed messages to another one, which is not there."""
+    """Find entries that leave malformed messages to another one, which nobody reads."""
     keeping = {n: s for n, s in topology.sources.items() if s.keeps_malformed}
     entries = list(topology.entries_of_malformed()) if keeping else []
     for name, source in keeping.items():
         if not any(map(source.leaves_to, entries)):
             yield (
-                f"{name}: payload.malformed is keep, and no entry of the catalog reads "
-                f"what is malformed of {source.place}; add a copy of {name} with "
-                "malformed_only: true and a node that stores it, or write malformed: "
-                "fail, or drop"
+                f"{name}: payload.malformed is keep, and no node reads what is "
+                f"malformed of {source.place}; add a copy of {name} with "
+                "malformed_only: true, the same load_args and payload, and a node that "
+                "stores it, or write malformed: fail, or drop"
             )
 
 
-def changed(streams: Streams) -> Iterator[str]:
+def changed(streams: Streams, stand_ins: Mapping[str, str]) -> Iterator[str]:
     """Find streams that are no longer what their checkpoint was made by."""
     for name, stream in streams.items():
         if stream.checkpoint:
-            for change in checkpoints.changes(stream):
+            for change in checkpoints.changes(stream, stand_ins):
                 yield (
                     f"{name}: checkpoint {stream.checkpoint} belongs to another stream: "
                     f"{change}; undo the change, give the new stream a checkpoint and "
-                    f"an output of its own, or start over: kedro streams reset {name}"
+                    f"an output of its own, or start over: {our_command('reset', name)}"
                 )
 
 

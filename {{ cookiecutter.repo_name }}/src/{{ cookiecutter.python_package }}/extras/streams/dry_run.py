@@ -2,7 +2,7 @@
 
 from copy import copy
 from dataclasses import dataclass, field
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from kedro.io import CatalogProtocol
@@ -11,7 +11,7 @@ from kedro.pipeline.node import Node
 from pyspark.sql import SparkSession
 
 from ..datasets import StreamSink
-from . import checks, plans, session
+from . import checks, plans, session, workers
 from .errors import StreamsError, first_sentence
 from .settings import RunSettings
 from .topology import Topology
@@ -35,6 +35,7 @@ def dry_run(
     topology = Topology(pipeline, catalog)
     found.problems += checks.wrong_entries(topology)
     found.problems += checks.shared_places(topology.streams)
+    found.problems += checks.nested_places(topology.streams)
     try:
         if RunSettings.from_parameters(parameters).bounded:
             found.problems += checks.circular(topology)
@@ -55,10 +56,13 @@ def _check_plans(
     if silent := list(checks.silent_stores(topology)):
         found.problems += silent
         return  # nothing else can be seen
-    problems = checks.before_nodes(spark, topology)
+    # Not of folders: for that a file would have to be left there, if only for a moment.
+    problems = list(workers.problems(spark, set(), lambda: False))
+    problems += checks.before_nodes(spark, topology)
     described = _Description(topology, empty)
     streams = described.streams
-    problems += [*described.problems, *checks.after_nodes(spark, streams)]
+    problems += described.problems
+    problems += checks.after_nodes(spark, streams, described.stand_ins)
     found.problems += [text for text in problems if text not in found.problems]
     found.lines = [_line(name, topology, stream) for name, stream in streams.items()]
     found.warnings = warnings(spark, topology, streams)
@@ -71,7 +75,8 @@ class _Description:
         self.problems: list[str] = []
         self.streams: dict[str, StreamSink] = {}
         self._topology = topology
-        self._empty = empty  # a folder, for those that other streams will make
+        self._empty = empty  # a folder of folders, for those that streams will make
+        self.stand_ins: dict[str, str] = {}  # which of those is there for which
         self._made: dict[str, Any] = {}
         self._broken = {*topology.wrong, *topology.without_folder}
         for stream in topology.streams.values():
@@ -108,8 +113,10 @@ class _Description:
             return self._made[name]
         source = self._topology.sources.get(name)
         if source and source.lacks_its_folder():
+            stand_in = mkdtemp(dir=self._empty)
+            self.stand_ins[stand_in] = str(source.filepath)
             source = copy(source)
-            source.filepath = self._empty
+            source.filepath = stand_in
             return source.load()
         if source and source.lacks_its_table() and name in self.streams:
             spark = session.get_spark()

@@ -4,11 +4,15 @@ import re
 from typing import Any, TypeGuard
 
 import click
-from py4j.protocol import Py4JJavaError
+from kedro.io import DatasetError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 TROUBLE = (OSError, Py4JJavaError)  # of a disk or a store, with our own small files
-SECRET = r"password|secret|token|jaas|credential|access.?key|keystore\.key|user\.info"
+SECRET = (  # conf/base/spark.yml hides the same: spark.redaction.regex
+    r"password|passwd|pwd|secret|token|jaas|credential|access.?key|api.?key"
+    r"|keystore\.key|user\.info"
+)
 
 # What a second try cannot mend: a plan, a schema or a checkpoint that does not fit,
 # a value that does not convert, Python code of the user's. All else may pass: a full
@@ -23,14 +27,41 @@ FINAL = re.compile(
 )
 MALFORMED = re.compile("MALFORMED_RECORD|Malformed records are detected")
 EXTERNAL = "DATA_SOURCE_EXTERNAL_ERROR"
-PASSING = "ConnectionError"  # the one exception of Python code that a retry may mend
+# What a retry may mend of Python code: a connection, a disk, a database that restarts.
+PASSING = re.compile(
+    "Connect|Disconnect|Timeout|TimedOut|Unavailable|NoHost|BrokenPipe|OSError|Shutdown"
+    "|Deadlock|Serialization|OperationalError|InterfaceError"
+)
+NAME = re.compile(r"[\w.]*")  # of an exception, with which its text begins
 SECRET_VALUE = re.compile(rf"((?:{SECRET})\s*[=:]\s*)[^\s&,;]+", re.IGNORECASE)
+# With a password, or a token in place of a user; not abfss://container@account.
+USER_IN_URL = re.compile(r"://[^\s/:@]+:[^\s/@]+@|(?:(?<=http)|(?<=https))://[^\s/@]+@")
+RESET = "kedro streams reset NAME"  # whoever knows the stream puts its name there
 MESSAGES_GONE = (
     "Messages that this stream has not read yet are gone from Kafka. If they were too "
     "old for the topic's retention, set failOnDataLoss: false in load_args for one run, "
     "to go on with those that are there; if the topic was made anew, its offsets begin "
-    "again, and so must the stream: kedro streams reset NAME"
+    f"again, and so must the stream: {RESET}"
 )
+STATE_CHANGED = re.compile(
+    r"STATE_STORE_\w*(NOT_COMPATIBLE|INCOMPATIBLE|MISMATCH)|StateSchemaNotCompatible"
+    r"|STREAMING_STATEFUL_OPERATOR_NOT_MATCH|CheckpointOffsets"
+)
+OTHER_CHECKPOINT = (
+    ". The checkpoint was made by other code, which kept something else; undo the "
+    f"change, or start over: {RESET}"
+)
+TOPIC_GONE = (
+    ". A topic that this stream reads has been deleted, and its messages with it, which "
+    "failOnDataLoss: false does not bring back; make the topic anew, whose offsets begin "
+    f"again, and so must the stream: {RESET}"
+)
+TOO_LARGE = "; raise max.message.bytes of the topic, or send smaller messages"
+SENTENCES = {  # what to add to what Kafka says
+    "not available in Kafka any more": f". {MESSAGES_GONE}",
+    "UnknownTopicOrPartitionException": TOPIC_GONE,
+    "larger than the max message size the server": TOO_LARGE,
+}
 # The third is how Java puts it when the class made a function that Spark sent along.
 NO_CLASS = re.compile("ClassNotFoundException|NoClassDefFoundError|SerializedLambda")
 CLASS_GONE = (
@@ -76,8 +107,10 @@ def first_sentence(error: BaseException) -> str:
     line = TASK.sub("", line)
     if is_executors and NO_CLASS.search(line):
         line += CLASS_GONE
-    if "not available in Kafka any more" in line:
-        line += f" {MESSAGES_GONE}"
+    for words, sentence in SENTENCES.items():
+        line = line.removesuffix(".") + sentence if words in line else line
+    if STATE_CHANGED.search(text):
+        line = line.removesuffix(".") + OTHER_CHECKPOINT
     return SECRET_VALUE.sub(r"\1***", line)
 
 
@@ -101,11 +134,14 @@ def is_sparks(error: BaseException | None) -> TypeGuard[Exception]:
 
 def is_final(error: BaseException | None) -> bool:
     """Whether a stream that failed with this would only fail again."""
+    if _is_of_a_users_function(error):
+        return True
     while error is not None:
         names = {kind.__name__ for kind in type(error).__mro__}
         if isinstance(error, PYTHON_MISTAKES) or names & DATABASE_MISTAKES:
             return True
-        if (_users_own_error(str(error)) or "").startswith(PASSING):
+        raised = NAME.match(_users_own_error(str(error)) or "")
+        if raised and PASSING.search(raised[0]):
             return False
         is_java = isinstance(error, Py4JJavaError)
         trace = str(error) if is_java else getattr(error, "_stackTrace", "")
@@ -118,3 +154,11 @@ def is_final(error: BaseException | None) -> bool:
             return True
         error = getattr(error, "_cause", None) or error.__cause__
     return False
+
+
+def _is_of_a_users_function(error: BaseException | None) -> bool:
+    """Whether code of the user's has raised this, and not a store it speaks to."""
+    others = (OSError, DatasetError, Py4JError, PySparkException, click.ClickException)
+    if error is None or isinstance(error, others):
+        return False
+    return not any(PASSING.search(kind.__name__) for kind in type(error).__mro__)

@@ -4,19 +4,31 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from ssl import SSLError
 from typing import Any
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 
 from .session import get_spark, has_local_files
 
 ABSENT = "FileNotFoundException"  # Java's word for it
+PROXY = "fs.s3a.proxy.host"  # through which alone the store may be reached
+PATIENCE = 10.0  # seconds for a store to say anything at all
 
 
 def is_remote(path: str) -> bool:
     """Whether a path names its file system: s3a://, hdfs://, dbfs:/, abfss://, ..."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is not None
+
+
+def on_disk(path: str) -> str | None:
+    """Return where a path leads on a disk of this machine, if it leads there."""
+    if path.startswith("file:"):
+        return re.sub("^file:/+", "/", path)
+    return path if not is_remote(path) and has_local_files() else None
 
 
 def at(path: str) -> "Local | Hadoop":
@@ -75,10 +87,13 @@ class Local:
         if not self.path.is_dir():
             self.path.unlink(missing_ok=True)
             return
-        aside = self.path.with_name(f".{self.path.name}.deleted")
+        folder = self.path.resolve()  # a link stays, and leads to an empty folder
+        aside = folder.with_name(f".{folder.name}.deleted")
         shutil.rmtree(aside, ignore_errors=True)
-        self.path.rename(aside)
+        folder.rename(aside)
         shutil.rmtree(aside)
+        if self.path.is_symlink():
+            folder.mkdir()
 
 
 class Hadoop:
@@ -87,8 +102,11 @@ class Hadoop:
     def __init__(self, path: str) -> None:
         spark = get_spark(path.partition(":")[0])  # s3a, for example, is a package
         jvm: Any = spark._jvm
+        settings = spark._jsc.hadoopConfiguration()
+        if path.startswith("s3a:"):
+            _Heard.ask(settings)
         self._path = jvm.org.apache.hadoop.fs.Path(path)
-        self._files = self._path.getFileSystem(spark._jsc.hadoopConfiguration())
+        self._files = self._path.getFileSystem(settings)
 
     def exists(self) -> bool:
         """Whether there is a file or folder of that name."""
@@ -151,3 +169,28 @@ class Hadoop:
         """Delete the file, or the folder with all that is in it."""
         if self.exists() and not self._files.delete(self._path, True):
             raise OSError(f"{self._path.toString()} could not be deleted")
+
+
+class _Heard:
+    """The stores that have said something to this process."""
+
+    addresses: set[str] = set()
+
+    @classmethod
+    def ask(cls, settings: Any) -> None:
+        """Ask a store of the user's own for any answer: Hadoop would ask for minutes."""
+        address = settings.get("fs.s3a.endpoint", "")
+        if not address or address in cls.addresses or settings.get(PROXY):
+            return
+        is_secure = settings.getBoolean("fs.s3a.connection.ssl.enabled", True)
+        scheme = "https" if is_secure else "http"
+        url = urlsplit(address if "://" in address else f"{scheme}://{address}")
+        kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+        try:
+            connection = kind(str(url.hostname), url.port, timeout=PATIENCE)
+            connection.request("HEAD", "/")
+            connection.getresponse()
+            connection.close()
+        except (HTTPException, SSLError, ValueError):
+            pass  # it is there, or no address at all: Hadoop will say which
+        cls.addresses.add(address)

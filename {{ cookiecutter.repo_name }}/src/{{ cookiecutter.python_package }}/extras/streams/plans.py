@@ -12,6 +12,8 @@ PLACES = ("path", "subscribe", "subscribePattern", "assign")
 # What Spark makes of F.window and F.session_window, with the widths as literals.
 WINDOW = "precisetimestampconversion"
 WIDTH = re.compile(r"\b(\d{4,})L|'(\d[^']*)'")
+WATERMARKED = "spark.watermarkDelayMs"  # how Spark marks the column of a watermark
+DRIVERS = {"postgresql": "org.postgresql.Driver"}  # of databases, by their names
 STATEFUL = re.compile("Aggregate|Deduplicate|Distinct|FlatMapGroups|TransformWithState")
 
 
@@ -38,6 +40,26 @@ def is_stateful(data: DataFrame) -> bool:
     return any(_keeps_state(node) for node in _streaming_nodes(data))
 
 
+def forgets_nothing(data: DataFrame) -> bool:
+    """Whether a stream keeps something that no watermark ever lets it drop."""
+    nodes = [node for node in _streaming_nodes(data) if _keeps_state(node)]
+    return any(not _is_limited(node, bool(watermarks(data))) for node in nodes)
+
+
+def _is_limited(node: Any, has_watermark: bool) -> bool:
+    """Groups and duplicates are dropped by a time among their keys."""
+    if node.nodeName() == "Aggregate":
+        keys = _items(node.groupingExpressions())
+        if not keys:
+            return True  # one row, for everything
+    elif node.nodeName() == "Deduplicate":
+        keys = _items(node.keys())
+    else:
+        return has_watermark
+    used = [a for key in keys for a in _items(key.references().toSeq())]
+    return any(attribute.metadata().contains(WATERMARKED) for attribute in used)
+
+
 def watermarks(data: DataFrame) -> list[str]:
     """Describe how long a stream waits for late rows, e.g. ``read_at 10 minutes``."""
     return [
@@ -62,7 +84,10 @@ def refuse_impossible(
 
 def knows_format(spark: SparkSession, file_format: str) -> bool:
     """Whether Spark, with the packages it was started with, knows a format."""
-    lookup = spark._jvm.org.apache.spark.sql.execution.datasources.DataSource  # type: ignore[union-attr]
+    java: Any = spark._jvm
+    if file_format in DRIVERS:
+        return java.org.apache.spark.util.Utils.classIsLoadable(DRIVERS[file_format])
+    lookup = java.org.apache.spark.sql.execution.datasources.DataSource
     try:
         lookup.lookupDataSource(file_format, spark._jsparkSession.sessionState().conf())
     except Exception:

@@ -27,7 +27,6 @@ HEADINGS = (
     "behind",
     "kept",
     "watermark",
-    "malformed",
 )
 
 
@@ -81,12 +80,17 @@ def table(streams: list[Stream]) -> Group:
         drawn.add_column(heading, justify="right", no_wrap=True)
     for stream, row in zip(streams, rows, strict=True):
         drawn.add_row(stream.name, stream.state, *[row[h] for h in shown])
+    left_out = [
+        Text(f"{s.name}: {_left_out(s.batch)}", style="yellow", overflow="fold")
+        for s in streams
+        if s.batch and s.batch.malformed
+    ]
     errors = [
         Text(f"{s.name}: last error: {s.reason}", style="red", overflow="fold")
         for s in streams
         if s.reason
     ]
-    return Group(drawn, *errors)
+    return Group(drawn, *left_out, *errors)
 
 
 def sentence(batch: Batch, behind: int | None) -> str:
@@ -102,10 +106,14 @@ def sentence(batch: Batch, behind: int | None) -> str:
     if batch.watermark:
         text += f", watermark {batch.watermark}"
     if batch.malformed:
-        text += f", {batch.malformed} malformed messages left out so far"
+        text += f", {_left_out(batch)}"
     if batch.observed:
         text += f", {observed(batch.observed)}"
     return text
+
+
+def _left_out(batch: Batch) -> str:
+    return f"{batch.malformed} malformed messages left out so far"
 
 
 def observed(metrics: dict[str, dict[str, Any]]) -> str:
@@ -128,7 +136,6 @@ def _figures(batch: Batch | None, behind: int | None) -> dict[str, str]:
         "behind": _short(behind),
         "kept": _short(batch.state_rows),
         "watermark": (batch.watermark or "")[5:16].replace("T", " "),
-        "malformed": _short(batch.malformed or None),
     }
 
 

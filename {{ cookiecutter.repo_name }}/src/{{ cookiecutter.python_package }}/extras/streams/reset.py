@@ -7,7 +7,7 @@ from ..datasets import StreamSink
 from . import checks, locks
 from .errors import TROUBLE, StreamsError, first_sentence
 from .files import at
-from .session import shown
+from .session import our_command, shown
 from .status import size
 from .topology import Topology
 
@@ -43,6 +43,7 @@ class Reset:
 
 def plan_reset(names: tuple[str, ...], topology: Topology) -> Reset:
     """Find what belongs to streams; refuse streams that run, or that do not exist."""
+    checks.refuse(checks.unbuilt(topology, names))
     if unknown := sorted(set(names) - topology.streams.keys()):
         raise StreamsError(
             f"there is no stream {unknown[0]}; there are {', '.join(topology.streams)}"
@@ -68,5 +69,5 @@ def _remarks(streams: dict[str, StreamSink], topology: Topology) -> Iterator[str
             yield (
                 f"{' and '.join(below)} will see all rows of {name} again, and count "
                 "them twice unless that is harmless; to start over with all of them: "
-                f"kedro streams reset {' '.join([*streams, *below])}"
+                f"{our_command('reset', *streams, *below)}"
             )

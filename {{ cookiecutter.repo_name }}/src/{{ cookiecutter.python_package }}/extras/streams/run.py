@@ -40,6 +40,7 @@ class StreamsRun:
         checks.refuse(
             [
                 *checks.shared_places(self.streams),
+                *checks.nested_places(self.streams),
                 *(checks.circular(self._topology) if self._settings.bounded else []),
             ]
         )
@@ -51,7 +52,11 @@ class StreamsRun:
                 self._stop.listen_to_java(self._settings.drain_seconds)
             checks.refuse(checks.silent_stores(self._topology))
             tables = session.table_folders(self._topology.formats)
-            checks.refuse(workers.problems(self._spark, self._topology.paths | tables))
+            places = self._topology.paths | tables
+            checks.refuse(
+                workers.problems(self._spark, places, lambda: self._stop.count)
+            )
+            self.end_if_asked()
             self._make_folders_between_streams()
             checks.refuse(
                 [

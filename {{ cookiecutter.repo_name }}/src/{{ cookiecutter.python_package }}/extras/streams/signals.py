@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, remembered until somebody has time for them."""
+"""Requests to stop, remembered until somebody has time for them."""
 
 import signal
 from contextlib import suppress
@@ -10,6 +10,9 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 
+# Ctrl-C, what process managers send, and a terminal that is closed.
+CLOSED = getattr(signal, "SIGHUP", None)  # Windows has no such signal
+SIGNALS = [signal.SIGINT, signal.SIGTERM, *([CLOSED] if CLOSED else [])]
 FIRST = 1000  # before Spark, which ends everything when Java is told to end
 SLACK = 60  # seconds beyond the drain, for all that is not a batch
 
@@ -28,7 +31,9 @@ class StopRequest:
 
     def listen(self) -> None:
         """Take over the signals."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
+            if signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup, which wants to outlive the terminal
             try:
                 self._previous[number] = signal.signal(number, self._note)
             except ValueError:  # not the main thread: its owner decides when to stop
@@ -52,6 +57,8 @@ class StopRequest:
         self._previous = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == CLOSED and self.count:
+            return  # a terminal may say it twice, and nobody is there to be impatient
         self.count += 1
         if self.count > 1:  # a third one ends the process, whatever it is doing
             self.restore()

@@ -11,10 +11,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from ..datasets import HeldBack, SparkStreamingDataset, StreamSink
 from . import checkpoints, locks
-from .errors import MALFORMED, TROUBLE, first_sentence, is_final, is_sparks
+from .errors import MALFORMED, RESET, TROUBLE, first_sentence, is_final, is_sparks
 from .files import at, is_remote
 from .reports import Batch, Reports
-from .session import shown
+from .session import our_command, shown
 from .settings import RunSettings
 
 logger = logging.getLogger(__name__)
@@ -141,14 +141,21 @@ class Stream:
         failure = self._sink.failure
         # Of Python code that calls Spark or a dataset: what they say, not who called.
         said = is_sparks(failure) or isinstance(failure, DatasetError)
-        self.reason = shown(first_sentence(failure if failure and said else error))
+        reason = first_sentence(failure if failure and said else error)
+        self.reason = shown(reason).replace(RESET, our_command("reset", self.name))
         if MALFORMED.search(self.reason):
             self.reason = self._first_malformed() or self.reason
         restart = self._settings.restart
         self.has_failed = not self._lacks_a_folder() and (
             is_final(error) or is_final(self._sink.failure)
         )
-        if self.has_failed or not retry:
+        if self.has_failed:
+            return
+        if not retry:
+            logger.warning(
+                f"{self.name} failed in its last batch, which the next run begins "
+                f"again: {self.reason}"
+            )
             return
         if self._failures == restart.attempts:
             self.has_failed = True

@@ -90,7 +90,7 @@ class Supervisor:
             if is_time or stream.run_id in self._reports.ended:
                 self._reports.ended.discard(stream.run_id)
                 stream.look()
-            if stream.is_due and self._may_start(stream):
+            if stream.is_due and not self._stop.count and self._may_start(stream):
                 stream.start()
         if any(stream.has_failed for stream in self._streams):
             return False
@@ -107,7 +107,7 @@ class Supervisor:
         if running:
             names = ", ".join(stream.name for stream in running)
             logger.info("Stopping %s after the batch they are in", names)
-        asked = self._stop.count
+        asked = min(self._stop.count, 1)  # a second Ctrl-C may have come by now
         deadline = time.monotonic() + self._settings.drain_seconds
         for stream in running:
             stream.hold_back()

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kedro.framework.project import pipelines
 from kedro.io import AbstractDataset, CatalogProtocol, DatasetError
 from kedro.pipeline import Pipeline
 
-from ..datasets import SparkStreamingDataset, StreamSink
+from ..datasets import SparkStreamingDataset, StreamSink, UpsertDataset
 
 MALFORMED = "malformed_only"  # the key of an entry that reads what others leave out
 
@@ -47,6 +48,12 @@ class Topology:
     def formats(self) -> set[str]:
         """The formats that Spark must know, some of which come in packages."""
         return formats(self.datasets.values())
+
+    @property
+    def tables(self) -> dict[str, UpsertDataset]:
+        """The tables that are read or written as a whole, beside the streams."""
+        found = self.datasets.items()
+        return {name: d for name, d in found if isinstance(d, UpsertDataset)}
 
     @property
     def kafka_entries(self) -> dict[str, SparkStreamingDataset]:
@@ -109,25 +116,29 @@ class Topology:
     def _writers_of(self, name: str) -> set[str]:
         """Return the streams that write what a stream reads, by entry or by folder."""
         sources = self.sources_of(name)
-        read = {source.exchange for source in sources.values()} - {None}
+        read = set().union(*[source.exchanges for source in sources.values()])
         return {
             other
             for other, stream in self.streams.items()
-            if other != name and (other in sources or stream.exchange in read)
+            if other != name and (other in sources or stream.exchanges & read)
         }
 
     def entries_of_malformed(self) -> Iterator[SparkStreamingDataset]:
-        """Find the entries of the whole catalog that read what others leave out."""
+        """Find what others leave out and a node of the project reads, now or later."""
         resolver = getattr(self.catalog, "config_resolver", None)
+        pipelines.set_requested(None)  # also those that this run leaves out
+        known = [self.pipeline, *pipelines.values()]
+        read = set().union(*[pipeline.all_inputs() for pipeline in known])
         for name, entry in (resolver.config if resolver else {}).items():
-            built = self._built(name, self.catalog) if MALFORMED in entry else None
+            wanted = MALFORMED in entry and name in read
+            built = self._built(name, self.catalog) if wanted else None
             if isinstance(built, SparkStreamingDataset):
                 yield built
 
 
 def formats(datasets: Iterable[Any]) -> set[str]:
-    """Return the formats of streaming datasets among others."""
-    ours = [d for d in datasets if isinstance(d, StreamSink)]
+    """Return the formats of this project's datasets among others."""
+    ours = [d for d in datasets if isinstance(d, StreamSink | UpsertDataset)]
     return set().union(*[dataset.formats for dataset in ours])
 
 

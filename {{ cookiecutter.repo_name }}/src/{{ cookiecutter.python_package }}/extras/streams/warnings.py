@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from ..datasets import StreamSink
 from . import checkpoints, plans
 from .files import is_remote
-from .session import shown
+from .session import our_command, shown
 from .topology import Topology
 
 Streams = dict[str, StreamSink]
@@ -40,19 +40,18 @@ def warnings(spark: SparkSession, topology: Topology, streams: Streams) -> list[
 def growing_state(streams: Streams) -> Iterator[str]:
     """State that nothing ever removes."""
     for name, stream in streams.items():
-        keeps = plans.is_stateful(stream.data) and not plans.watermarks(stream.data)
-        if keeps and stream.output_mode != "complete":
+        if plans.forgets_nothing(stream.data) and stream.output_mode != "complete":
             yield (
-                f"{name}: keeps state without a watermark, so the state grows for ever; "
-                "add .withWatermark(column, '10 minutes')"
+                f"{name}: keeps state that no watermark ends, so it grows for ever; add "
+                ".withWatermark(column, '10 minutes'), and group by that column or a "
+                "window of it"
             )
 
 
 def costly_trigger(streams: Streams) -> Iterator[str]:
     """Batches without a pause, each of which costs calls to a store."""
     for name, stream in streams.items():
-        places = [p for p in (stream.checkpoint, stream.output) if p]
-        stores = [p for p in places if p.partition(":")[0] in OBJECT_STORES]
+        stores = [p for p in stream.paths if p.partition(":")[0] in OBJECT_STORES]
         if stores and stream.has_default_trigger:
             yield (
                 f"{name}: without a trigger, batches follow each other without a pause, "
@@ -78,7 +77,7 @@ def messages_skipped(topology: Topology, streams: Streams) -> Iterator[str]:
     """Messages of Kafka that would never be read, without an error."""
     for name, stream in streams.items():
         for source, dataset in topology.sources_of(name).items():
-            if dataset.file_format.lower() != "kafka":
+            if not dataset.is_kafka or not dataset.is_stream:
                 continue
             if str(dataset.reader_option("failOnDataLoss")).lower() == "false":
                 yield (
@@ -86,13 +85,19 @@ def messages_skipped(topology: Topology, streams: Streams) -> Iterator[str]:
                     "Kafka deleted before they were read are skipped in silence; remove "
                     "it once the stream has passed the gap"
                 )
-            begin = dataset.reader_option("startingOffsets") or "latest"
-            if begin.lower() == "latest" and not _has_begun(stream):
+            if dataset.begins_with_the_latest and not _has_begun(stream):
                 yield (
                     f"{name}: begins with the messages that arrive after its first "
                     f"start; set startingOffsets: earliest in {source} to read those "
                     "that are there, too"
                 )
+                if dataset.keeps_malformed:
+                    yield (
+                        f"{name}: leaves malformed messages to another stream, which "
+                        "begins at a start of its own, so that those between the two "
+                        "starts are kept by neither; set startingOffsets: earliest, or "
+                        f"startingTimestamp, in {source} and in its malformed_only copy"
+                    )
 
 
 def fixed_partitions(spark: SparkSession, streams: Streams) -> Iterator[str]:
@@ -106,7 +111,7 @@ def fixed_partitions(spark: SparkSession, streams: Streams) -> Iterator[str]:
                 yield (
                     f"{name}: its state has {fixed} partitions since its first run, and "
                     f"spark.sql.shuffle.partitions: {now} does not change that, so its "
-                    f"batches stay slow; to have {now}: kedro streams reset {name}"
+                    f"batches stay slow; to have {now}: {our_command('reset', name)}"
                 )
 
 
