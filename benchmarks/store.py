@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
-from bench_project.extras.streams.session import hadoop_package
+from bench_project.extras.streams.session import hadoop_package, spark_package
 from object_store import BUCKET, Proxy, object_store
 from pyspark.sql import SparkSession
 from run import KEDRO, PACKAGE, await_, kedro_run, say
@@ -51,11 +51,41 @@ BATCHES = {
     "arguments": {"folder": "${globals:bucket}/copied"},
     "save_args": STREAM["save_args"],
 }
+# Hadoop's directory committer: files are uploaded at once, and appear at the commit.
+# Spark's half of it is in a package that brings Google's and Azure's stores as well.
+COMMITTER = {
+    "packages": {"s3a": {"package": spark_package("spark-hadoop-cloud")}},
+    "spark.jars.excludes": ",".join(
+        [
+            "com.fasterxml.jackson.core:*,com.fasterxml.jackson.dataformat:*",
+            "com.google.cloud.bigdataoss:gcs-connector,com.squareup.okhttp3:okhttp",
+            "com.squareup.okio:okio,commons-codec:commons-codec",
+            "commons-logging:commons-logging,joda-time:joda-time",
+            "org.apache.hadoop:hadoop-azure,org.apache.hadoop:hadoop-client-api",
+            "org.apache.hadoop:hadoop-client-runtime",
+            "org.apache.hadoop:hadoop-cloud-storage",
+            "org.apache.httpcomponents:httpclient,org.apache.httpcomponents:httpcore",
+            "org.eclipse.jetty:jetty-util,org.eclipse.jetty:jetty-util-ajax",
+        ]
+    ),
+    "spark.hadoop.mapreduce.outputcommitter.factory.scheme.s3a": (
+        "org.apache.hadoop.fs.s3a.commit.S3ACommitterFactory"
+    ),
+    "spark.hadoop.fs.s3a.committer.name": "directory",
+    "spark.hadoop.fs.s3a.committer.staging.conflict-mode": "replace",
+    "spark.sql.parquet.output.committer.class": (
+        "org.apache.spark.internal.io.cloud.BindingParquetOutputCommitter"
+    ),
+    "spark.sql.sources.commitProtocolClass": (
+        "org.apache.spark.internal.io.cloud.PathOutputCommitProtocol"
+    ),
+}
 FILES = {"file_format": "parquet", "filepath": "${globals:bucket}/copied"}
 SETTINGS = {
     "files": {**STREAM, **FILES},
     "shared_disk": {**STREAM, **FILES},
     "micro_batches": BATCHES,
+    "committer": BATCHES,
     "delta": {**STREAM, **FILES, "file_format": "delta"},
     "iceberg": {**STREAM, "file_format": "iceberg", "table": "lake.db.copied"},
 }
@@ -123,7 +153,8 @@ def project(folder: Path, name: str, proxy: Proxy) -> Path:
     write(there, "globals", {"bucket": place, "checkpoints": places})
     write(there, "credentials", {"s3": proxy.credentials})
     write(there, "catalog_copied", {"copied": SETTINGS[name]})
-    write(there, "spark_bench", {RETAINED: 10})
+    own = COMMITTER if name == "committer" else {}
+    write(there, "spark_bench", {RETAINED: 10, **own})
     return there
 
 

@@ -5,6 +5,7 @@ Prints a JSON list of [supervised, bare] rows per second, a pair a round.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 from run import batches
 
-ROWS = 1_000  # a batch
+FILES, ROWS = 4_000, 1_000  # a file a batch; more than one stream can read meanwhile
 WARM_UP, WINDOW, ROUNDS = 60, 15, 10  # seconds, seconds, pairs of windows
 
 
@@ -30,7 +31,8 @@ def main(folder: Path, count: int) -> None:
     with KedroSession.create(folder) as kedro:
         kedro.load_context()  # hands spark.yml over
     spark = session.get_spark()
-    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS)
+    source = make_files(folder / "data/numbers")
+    numbers = spark.readStream.schema("value LONG").option("maxFilesPerTrigger", 1)
     settings = RunSettings()
     streams = []
     for number in range(count):
@@ -41,8 +43,8 @@ def main(folder: Path, count: int) -> None:
             name=f"many_{number}",
         )
         sink.held = True
-        sink.save(numbers.load())
-        streams.append(Stream(sink, set(), [], settings, []))
+        sink.save(numbers.csv(source))
+        streams.append(Stream(sink, set(), [source], settings, []))
         streams[-1].start()
     checkpoints = [folder / f"data/checkpoint/{n}" for n in range(count)]
     spark.streams.awaitAnyTermination(WARM_UP)
@@ -62,14 +64,28 @@ def main(folder: Path, count: int) -> None:
     spark.stop()
 
 
+def make_files(folder: Path) -> str:
+    """Write a file of numbers under many names."""
+    folder.mkdir(parents=True)
+    first = folder / "0.csv"
+    first.write_text("\n".join(map(str, range(ROWS))))
+    for number in range(1, FILES):
+        os.link(first, folder / f"{number}.csv")
+    return str(folder)
+
+
 def supervise(spark, streams: list[Stream], settings: RunSettings) -> None:
     """Watch the streams for a while, as a run does, and leave them running."""
     stop = StopRequest()
     supervisor = Supervisor(spark, streams, settings, stop)
+    for stream in streams:
+        stream.lock()
     spark.streams.addListener(supervisor._reports)
     Timer(WINDOW, lambda: setattr(stop, "count", 1)).start()
     supervisor._watch()
     spark.streams.removeListener(supervisor._reports)
+    for stream in streams:
+        stream.unlock()
 
 
 def committed(checkpoints: list[Path]) -> int:
