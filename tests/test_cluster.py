@@ -30,7 +30,7 @@ from test_runs import (
 
 CLUSTER = "--env=cluster"
 BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
-PIP = {"PIP_FIND_LINKS": str(ROOT / ".cache/wheels"), "PIP_NO_COMPILE": "1"}
+PIP = {"PIP_FIND_LINKS": str(ROOT / ".cache/wheels")}
 OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.4.0"
 CRD = "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml"
 # In the place of the image's user: may read everything here, and write what is his.

@@ -110,6 +110,7 @@ def test_no_secret_gets_onto_the_command_line(submitting, settings, key, value):
         ("spark.kubernetes.executor.secrets.conf-secret", "/opt/conf"),
         ("spark.kubernetes.authenticate.submission.oauthTokenFile", "/run/token"),
         ("spark.kerberos.keytab", "/etc/streams.keytab"),
+        ("spark.kerberos.renewal.credentials", "ccache"),
         ("spark.hadoop.yarn.timeline-service.enabled", "false"),
         ("spark.pyspark.driver.python", "/usr/bin/python3"),
     ],
@@ -145,7 +146,7 @@ def test_short_options_of_two_letters_are_refused(code):
 def test_a_folder_of_jars_has_the_users_own_in_one_version(
     submitting, settings, tmp_path
 ):
-    settings(spark__jars=f"local:///opt/there.jar,file://{tmp_path}/mine-1.1.jar")
+    settings(spark__jars=f"local:///opt/there.jar,file://{tmp_path}/mine-*.jar,")
     (tmp_path / "mine-1.1.jar").touch()
     folder = tmp_path / "jars"
     folder.mkdir()
@@ -156,6 +157,19 @@ def test_a_folder_of_jars_has_the_users_own_in_one_version(
 
     assert found == ["mine-1.1.jar"]
     assert {f.name for f in folder.iterdir()} == {"mine-1.1.jar", "other-1.0.jar"}
+
+
+def test_a_jar_that_is_not_here_is_named_without_a_password(
+    submitting, settings, tmp_path
+):
+    settings(spark__jars="https://me:deep@example/mine.jar")
+
+    with pytest.raises(
+        Exception, match="example/mine.jar, which is no file"
+    ) as refusal:
+        submitting.jars_of(set(), tmp_path)
+
+    assert "deep" not in str(refusal.value)
 
 
 def test_jars_come_from_the_repositories_of_spark_yml(submitting, settings, tmp_path):
@@ -193,6 +207,8 @@ def test_a_plain_path_is_not_of_this_machine_where_the_cluster_says_so(
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
 
     assert not code.session.has_local_files()
+    settings(spark__sql__warehouse__dir="file:///mnt/tables")
+    assert code.session.warehouse() == "file:///mnt/tables"
 
 
 # --- signals -----------------------------------------------------------------

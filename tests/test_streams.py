@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,6 +92,12 @@ def test_what_a_retry_may_mend_is_not(streams, trace):
 class OutOfStock(Exception):
     """What somebody's own code raises."""
 
+    __module__ = "cold_store.pipelines.orders"
+
+
+class ReadError(Exception):
+    """What a library raises that gives its errors other names."""
+
 
 class OperationalError(Exception):
     """What PEP 249 lets libraries raise when a database does not answer."""
@@ -121,6 +128,7 @@ def test_a_mistake_in_python_is_final_and_a_broken_connection_is_not(streams):
         ConnectionResetError("by peer"),
         OperationalError("the server is going down"),
         ConnectError("nobody answers"),
+        ReadError("the answer was cut"),
         worker_error("psycopg.errors.AdminShutdown: terminating connection"),
         worker_error("httpx.ReadTimeout: The read operation timed out"),
         worker_error("ConnectionRefusedError: [Errno 111] Connection refused"),
@@ -186,6 +194,19 @@ def test_a_run_under_nohup_outlives_its_terminal(streams):
     finally:
         stop.restore()
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_run_in_the_background_of_a_script_hears_ctrl_c(streams):
+    """Shells let what they start there ignore it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stop = streams.signals.StopRequest()
+    try:
+        stop.listen()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.count == 1
+    finally:
+        stop.restore()
+        signal.signal(signal.SIGINT, before)
 
 
 # --- locks -------------------------------------------------------------------
@@ -582,9 +603,9 @@ REPORT = {
 }
 
 
-def drawn(streams, width: int) -> str:
+def watched(streams) -> list[SimpleNamespace]:
     batch = streams.reports.Batch(REPORT)
-    watched = [
+    return [
         SimpleNamespace(
             name="int.new_inventory",
             state="restarting 2/3",
@@ -596,8 +617,11 @@ def drawn(streams, width: int) -> str:
             name="s", state="waiting", batch=None, behind=None, reason=None
         ),
     ]
+
+
+def drawn(streams, width: int) -> str:
     console = Console(width=width, record=True, file=open(os.devnull, "w"))
-    console.print(streams.progress.table(watched))
+    console.print(streams.progress.table(watched(streams)))
     return console.export_text()
 
 
@@ -613,6 +637,22 @@ def test_the_table_fits_into_80_columns(streams):
     left_out = "int.new_inventory: 2 malformed messages left out so far"
     assert lines[3].rstrip() == left_out
     assert "int.new_inventory: last error: java.io.IOException: No" in lines[4]
+
+
+def test_a_terminal_that_is_closed_is_no_reason_to_fail(streams, monkeypatch):
+    ours, theirs = os.openpty()
+    ended = []
+    monkeypatch.setenv("TERM", "xterm")
+    with suppress(OSError), os.fdopen(theirs, "w") as file:  # that cannot be flushed
+        console = Console(file=file, force_terminal=True, no_color=False)
+        monkeypatch.setattr(streams.progress.rich, "get_console", lambda: console)
+        with streams.progress.Progress(10.0, prints=False) as table:
+            table.show(watched(streams))
+            assert b"int.new_inventory" in os.read(ours, 10_000)
+            os.close(ours)
+            table.show(watched(streams), now=True)
+        ended.append(True)
+    assert ended
 
 
 def test_a_log_line_says_what_the_table_says(streams):

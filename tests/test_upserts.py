@@ -386,6 +386,7 @@ def problems(dataset, schema) -> str:
             "column units is int here and date there, where its values could change",
         ),
         ({}, "(sku text UNIQUE, units smallint)", None),  # too large is an error there
+        ({}, "(sku text UNIQUE, units numeric(8, 2))", None),  # likewise
         (
             {},
             "(sku text UNIQUE, units int, id serial NOT NULL, aisle text NOT NULL)",

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kedro.io import DatasetError
 from py4j.protocol import Py4JJavaError
@@ -14,15 +14,14 @@ from pyspark.sql.types import StructType
 from ..streams.session import get_spark
 from . import arguments, schemas
 
-try:
-    from .registry import HEAD, Newcomers, Registry
-except ImportError:
-    Registry = None  # type: ignore[assignment,misc]
+if TYPE_CHECKING:
+    from .registry import Registry
 
 # A field with a default, which only a record that could be decoded has.
 MARK = {"name": schemas.MARK, "type": "string", "default": ""}
 IS_UNMARKED = f"_parsed.{schemas.MARK} IS NULL"
 MAGIC = b"\x00"
+HEAD = 5  # bytes before a registered record: a zero, and four of the schema's id
 REGISTRY_KEYS = ("url", "subject", "version", "register")
 
 
@@ -42,7 +41,7 @@ class Avro:
         _refuse_wrong_registry(schema, registry)
         self._schema = schema
         self._registers = bool(registry.get("register"))
-        self._registry = Registry(registry, credentials) if registry else None
+        self._registry = _registry(registry, credentials) if registry else None
 
     def strict(
         self, value: Column, is_deletion: Column, written: StructType | None
@@ -161,7 +160,7 @@ def _framed(value: Column, registry: "Registry") -> Parsed:
         for i, schema in known.items()
     ]
     is_new = is_framed & ~number.isin(list(known))
-    rewrite = F.udf(Newcomers(registry, reader), "binary")
+    rewrite = F.udf(registry.newcomers(reader), "binary")
     new = _decoded(rewrite(F.when(is_new, value)), reader, reader)
     unknown = F.concat(
         F.lit("it is no record of schema "),
@@ -180,6 +179,18 @@ def _decoded(value: Column, writer: dict[str, Any], reader: dict[str, Any]) -> C
     return from_avro(value, json.dumps(writer), options)
 
 
+def _registry(config: dict[str, Any], credentials: dict[str, Any]) -> "Registry":
+    """Load its client only for an entry that has one: every command would wait for it."""
+    try:
+        from .registry import Registry  # noqa: PLC0415
+    except ImportError as error:
+        raise DatasetError(
+            "payload.registry needs packages that are not installed; type pip install "
+            '-e ".[kafka]"'
+        ) from error
+    return Registry(config, credentials)
+
+
 def _refuse_wrong_registry(schema: Any, registry: dict[str, Any]) -> None:
     arguments.refuse_unknown_keys(registry, REGISTRY_KEYS, "payload.registry")
     if registry and schema:
@@ -191,9 +202,4 @@ def _refuse_wrong_registry(schema: Any, registry: dict[str, Any]) -> None:
         raise DatasetError(
             "payload.registry does not say where it is; add url: http://127.0.0.1:8081, "
             "or http://127.0.0.1:8081/apis/ccompat/v7 for that of compose.yml"
-        )
-    if registry and Registry is None:
-        raise DatasetError(
-            "payload.registry needs packages that are not installed; type pip install "
-            '-e ".[kafka]"'
         )

@@ -14,8 +14,8 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from kedro.io import DatasetError
 
 from ..streams.errors import first_sentence
+from .avro import HEAD
 
-HEAD = 5  # bytes before the record: a zero, and four of the schema's id
 NOT_FOUND = 404
 SILENCE = 10  # seconds without an answer after which a registry counts as down
 ASK_AGAIN = 60.0  # seconds until it is asked once more for a schema that was no help
@@ -95,6 +95,10 @@ class Registry:
                 "because readers of the versions before could not read them; keep the "
                 "columns it has, or write another subject"
             )
+
+    def newcomers(self, reader: dict[str, Any]) -> "Newcomers":
+        """Return what decodes messages of versions that are not there yet."""
+        return Newcomers(self, reader)
 
     def _named(self) -> str:
         if not self.subject:

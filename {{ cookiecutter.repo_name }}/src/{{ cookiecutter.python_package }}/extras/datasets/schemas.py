@@ -8,6 +8,7 @@ from pyspark.errors import ParseException
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DecimalType,
     IntegralType,
     MapType,
     StructField,
@@ -75,16 +76,20 @@ def quoted(name: str) -> str:
 def is_lossless(kind: DataType, there: DataType) -> bool:
     """Whether no value of a type becomes another one in a table, without an error.
 
-    A whole number that is too large is an error; what is nested is Spark's to judge.
+    A number that is too large is an error; what is nested is Spark's to judge.
     """
     both = (kind, there)
-    if all(isinstance(k, IntegralType) for k in both):
-        return True
+    if all(isinstance(k, IntegralType | DecimalType) for k in both):
+        return _decimals(kind) <= _decimals(there)
     if any(isinstance(k, ArrayType | MapType | StructType) for k in both):
         return True
     spark: Any = get_spark()
     java = [spark._jsparkSession.parseDataType(k.json()) for k in both]
     return spark._jvm.org.apache.spark.sql.catalyst.expressions.Cast.canUpCast(*java)
+
+
+def _decimals(kind: DataType) -> int:
+    return kind.scale if isinstance(kind, DecimalType) else 0
 
 
 def misfit(field: StructField, there: DataType) -> str:

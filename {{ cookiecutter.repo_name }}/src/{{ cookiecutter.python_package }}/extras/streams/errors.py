@@ -32,6 +32,7 @@ PASSING = re.compile(
     "Connect|Disconnect|Timeout|TimedOut|Unavailable|NoHost|BrokenPipe|OSError|Shutdown"
     "|Deadlock|Serialization|OperationalError|InterfaceError"
 )
+OWN_MODULES = ("builtins", __name__.partition(".")[0])
 NAME = re.compile(r"[\w.]*")  # of an exception, with which its text begins
 SECRET_VALUE = re.compile(rf"((?:{SECRET})\s*[=:]\s*)[^\s&,;]+", re.IGNORECASE)
 # With a password, or a token in place of a user; not abfss://container@account.
@@ -127,6 +128,11 @@ def _users_own_error(text: str) -> str | None:
     return f"{' '.join(message)} ({lines[places[-1]].strip()})"
 
 
+def without_user(text: str) -> str:
+    """Hide who a url lets in, and how."""
+    return USER_IN_URL.sub("://***@", text)
+
+
 def is_sparks(error: BaseException | None) -> TypeGuard[Exception]:
     """Whether an error is Spark's own, and not of Python code around it."""
     return isinstance(error, Py4JJavaError | PySparkException)
@@ -161,4 +167,6 @@ def _is_of_a_users_function(error: BaseException | None) -> bool:
     others = (OSError, DatasetError, Py4JError, PySparkException, click.ClickException)
     if error is None or isinstance(error, others):
         return False
+    if type(error).__module__.partition(".")[0] not in OWN_MODULES:
+        return False  # a library's, of which nobody knows
     return not any(PASSING.search(kind.__name__) for kind in type(error).__mro__)

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.sax.saxutils import quoteattr
 
-from .errors import USER_IN_URL, StreamsError
+from .errors import StreamsError, without_user
 from .session import check_java, ivy_folder, ivy_settings, spark_home
 
 
@@ -43,7 +43,7 @@ def download(
             reason = f"{places}: {last_lines(done.stdout + done.stderr)}"
             raise StreamsError(
                 f"{' and '.join(packages)} could not be downloaded from "
-                f"{USER_IN_URL.sub('://***@', reason)}; without a way there, name a "
+                f"{without_user(reason)}; without a way there, name a "
                 "mirror in a file of Ivy's settings (spark.jars.ivySettings in "
                 f"spark.yml), or copy {ivy_folder()} from a machine that has a way"
             )

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from contextlib import suppress
 from typing import Any
 
 import rich
@@ -51,7 +52,8 @@ class Progress:
 
     def __exit__(self, *_: Any) -> None:
         if self._screen:
-            self._screen.stop()
+            with suppress(OSError):  # the terminal has been closed
+                self._screen.stop()
 
     def show(self, streams: list[Stream], now: bool = False) -> None:
         """Bring the table up to date, or log what is new, when it is time to."""
@@ -59,7 +61,8 @@ class Progress:
             return
         self._next = time.monotonic() + self._every
         if self._screen:
-            self._screen.update(table(streams), refresh=True)
+            with suppress(OSError):  # the terminal has been closed
+                self._screen.update(table(streams), refresh=True)
             return
         for stream in streams:
             if stream.batch and stream.batch is not self._logged.get(stream.name):

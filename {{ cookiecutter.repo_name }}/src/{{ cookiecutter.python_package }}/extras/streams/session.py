@@ -226,7 +226,7 @@ def warehouse() -> str:
         folder = get_spark().conf.get(WAREHOUSE)
     else:
         folder = _State.settings.get(WAREHOUSE, project_path() / "spark-warehouse")
-    return re.sub("^file:/+", "/", str(folder))
+    return re.sub("^file:/+", "/", str(folder)) if has_local_files() else str(folder)
 
 
 def has_own_catalog() -> bool:
@@ -319,7 +319,8 @@ def _is_table_folder(key: str) -> bool:
 def _anchored(key: str, value: Any) -> Any:
     """Let folders of tables, and files that travel, begin at the project."""
     if key in FILES:
-        return ",".join(map(_in_project, text(value).split(",")))
+        named = filter(None, text(value).split(","))
+        return ",".join(map(_in_project, named))
     return _in_project(value) if _is_table_folder(key) else value
 
 

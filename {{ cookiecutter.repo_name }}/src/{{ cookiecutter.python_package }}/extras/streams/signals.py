@@ -32,7 +32,7 @@ class StopRequest:
     def listen(self) -> None:
         """Take over the signals."""
         for number in SIGNALS:
-            if signal.getsignal(number) is signal.SIG_IGN:
+            if number == CLOSED and signal.getsignal(number) is signal.SIG_IGN:
                 continue  # nohup, which wants to outlive the terminal
             try:
                 self._previous[number] = signal.signal(number, self._note)

@@ -4,11 +4,12 @@ import os
 import re
 import shutil
 import sys
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 from . import session
-from .errors import SECRET, SECRET_VALUE, USER_IN_URL, StreamsError
+from .errors import SECRET, SECRET_VALUE, USER_IN_URL, StreamsError, without_user
 from .files import on_disk
 from .jars import download, name_of, sparks_own
 
@@ -25,6 +26,7 @@ DRIVERS_PYTHON = "spark.pyspark.driver.python"
 REFERENCE = re.compile(
     r"^spark\.kubernetes\.((driver|executor)\.secret(s|KeyRef)\."
     r"|container\.image\.pullSecrets$|kerberos\.tokenSecret\.)|(File|_FILE|Provider)$"
+    r"|^spark\.kerberos\.renewal\.credentials$"
 )
 # Java reads them when it starts, wherever that is.
 FIRST = ("spark.driver.", "spark.kerberos.", "spark.hadoop.yarn.")
@@ -71,7 +73,8 @@ def jars_of(formats: set[str], folder: Path) -> list[str]:
     """Download what spark-submit would, into a folder; return what is there then."""
     settings = session.settings_for(*formats)
     folder.mkdir(parents=True, exist_ok=True)  # an image copies it, even if it is empty
-    own = [jar for jar in _list(settings.get(JARS)) if not jar.startswith("local:")]
+    named = [jar for jar in _list(settings.get(JARS)) if not jar.startswith("local:")]
+    own = [jar for pattern in named for jar in glob(on_disk(pattern) or pattern) or [pattern]]
     found = [_copied(jar, folder) for jar in own]
     if packages := _list(settings.get(session.PACKAGES)):
         excludes = _list(settings.get("spark.jars.excludes"))
@@ -89,7 +92,7 @@ def _copied(jar: str, folder: Path) -> str:
     file = Path(on_disk(jar) or jar)
     if not file.is_file():
         raise StreamsError(
-            f"spark.jars in spark.yml names {session.shown(jar)}, which is no file of "
+            f"spark.jars in spark.yml names {without_user(jar)}, which is no file of "
             "this machine; name one, or let packages name what Maven has"
         )
     if file.resolve().parent != folder.resolve():
