@@ -5,6 +5,8 @@ BIN := $(CACHE)/venv/bin
 SPARK := $(shell sed -n 's/.*pyspark==\([0-9.]*\).*/\1/p' '{{ cookiecutter.repo_name }}/pyproject.toml')
 EXAMPLE := $(CACHE)/example/cold-store
 export KEDRO_DISABLE_TELEMETRY := 1
+# Compiled modules are kept, whatever the machine says: every command imports the same.
+export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(BIN):$(PATH)
 export UV_FIND_LINKS := $(CACHE)/wheels
 
