@@ -74,7 +74,7 @@ def jars_of(formats: set[str], folder: Path) -> list[str]:
     settings = session.settings_for(*formats)
     folder.mkdir(parents=True, exist_ok=True)  # an image copies it, even if it is empty
     named = [jar for jar in _list(settings.get(JARS)) if not jar.startswith("local:")]
-    own = [jar for pattern in named for jar in glob(on_disk(pattern) or pattern) or [pattern]]
+    own = [jar for name in named for jar in _matching(name)]
     found = [_copied(jar, folder) for jar in own]
     if packages := _list(settings.get(session.PACKAGES)):
         excludes = _list(settings.get("spark.jars.excludes"))
@@ -85,6 +85,11 @@ def jars_of(formats: set[str], folder: Path) -> list[str]:
         if name_of(jar.name) in names and jar.name not in found:
             jar.unlink()  # of another version, of which Java would take any
     return sorted(found)
+
+
+def _matching(name: str) -> list[str]:
+    """Return the files that a name with a star means; of any other, the name."""
+    return sorted(glob(on_disk(name) or name)) or [name]
 
 
 def _copied(jar: str, folder: Path) -> str:
