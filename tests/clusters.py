@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,7 +56,8 @@ class Cluster:
             family = psutil.Process(worker.pid).children(recursive=True)
             if family:
                 for process in [psutil.Process(worker.pid), *family]:
-                    process.kill()
+                    with suppress(psutil.NoSuchProcess):  # it ended with its parent
+                        process.kill()
                 worker.wait()
                 self._processes.remove(worker)
                 return

@@ -47,7 +47,7 @@ class Postgres:
         listens = f"-p {self._port} -c listen_addresses=127.0.0.1 -c fsync=off"
         sockets = f"-c unix_socket_directories={self._folder}"
         log = self._folder / "log"
-        options = f"{listens} {sockets} -c deadlock_timeout=2s"
+        options = f"{listens} {sockets} -c deadlock_timeout=10s"
         self._control("start", "-w", "-l", log, "-o", options)
 
     def stop(self) -> None:
@@ -154,6 +154,12 @@ OPENS = [
 ]
 
 
+PATIENCE = """datastax-java-driver {
+  basic.request.timeout = 1 minute
+  advanced.connection.init-query-timeout = 1 minute
+}"""
+
+
 class Cassandra:
     """A node of its own; a Spark with the connector's package talks to it."""
 
@@ -162,8 +168,10 @@ class Cassandra:
         self._spark = spark
         jvm = spark._jvm
         address = jvm.java.net.InetSocketAddress("127.0.0.1", port)
-        driver = jvm.com.datastax.oss.driver.api.core.CqlSession
-        builder = driver.builder().addContactPoint(address)
+        core = jvm.com.datastax.oss.driver.api.core
+        patience = core.config.DriverConfigLoader.fromString(PATIENCE)
+        builder = core.CqlSession.builder().withConfigLoader(patience)
+        builder = builder.addContactPoint(address)
         self._session = builder.withLocalDatacenter("datacenter1").build()
 
     def do(self, *statements: str) -> None:

@@ -71,7 +71,8 @@ class Proxy(ThreadingHTTPServer):
 
     def committed(self, folder: str) -> list[str]:
         """Return the rows of CSV files that a stream's log knows, without headings."""
-        logs = self._names(f"{folder}/_spark_metadata")
+        names = self._names(f"{folder}/_spark_metadata")
+        logs = [name for name in names if name.removesuffix(".compact").isdigit()]
         known = "".join(
             fetch(self._behind(f"{folder}/_spark_metadata/{name}")) for name in logs
         )

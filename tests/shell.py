@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DEADLINE = 120  # seconds; only ever reached by a failure
+DEADLINE = 300  # seconds; only ever reached by a failure
 
 
 def sh(*command: object, cwd: Path | None = None, env: dict | None = None, **kwargs):

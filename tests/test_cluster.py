@@ -18,7 +18,7 @@ import yaml
 from chaos import committed_files
 from clusters import Cluster, standalone
 from conftest import BIN, BOUNDED, ROOT, Project, ok, sh, wait_until
-from servers import free_port
+from servers import free_port, one_at_a_time
 from shell import fetch
 from test_runs import (
     SENSOR,
@@ -447,7 +447,8 @@ def test_what_cannot_be_submitted_is_one_sentence(project, settings, master, sen
 
 
 def refused(project: Project, *options: str) -> str:
-    result = sh(*project.command("run", CLUSTER, *options), cwd=project.folder)
+    command = project.command("run", CLUSTER, BOUNDED, *options)
+    result = sh(*command, cwd=project.folder)
     assert result.returncode == 1, result.stdout
     said = " ".join((result.stdout + result.stderr).split())
     assert "Traceback" not in said
@@ -493,6 +494,8 @@ def test_a_folder_that_executors_do_not_see_is_named(project, artifacts, tmp_pat
     with standalone(tmp_path / "cluster", *alone) as lonely:
         settle(project, lonely.master, artifacts / "environment.tar.gz")
         project.edit("conf/cluster/globals.yml", ("data: /", "data: file:///"))
+        patience = "spark.scheduler.maxRegisteredResourcesWaitingTime"
+        configure(project, {"spark.cores.max": 2, patience: "5min"})
         said = refused(project, "--pipelines=inventory")
 
     assert "data/04_checkpoint/int_new_inventory is not the same folder on" in said
@@ -574,6 +577,7 @@ def test_a_cluster_of_another_spark_is_refused_with_both_versions(
     configure(project, {"spark.master.ui.port": cluster.page})
     try:
         cluster.start_master()
+        fetch(f"http://127.0.0.1:{cluster.page}/")  # the first time, it is slow
         said = refused(project)
     finally:
         cluster.stop()
@@ -634,7 +638,9 @@ def image(reachable, artifacts) -> Path:
         pytest.skip("root cannot become another user here, as the image does (setpriv)")
     project, root = reachable, reachable.folder.parent
     shutil.copytree(artifacts, project.folder / "dist", symlinks=True)
-    ok(*project.command("streams", "jars", "dist/jars", CLUSTER), cwd=project.folder)
+    with one_at_a_time():  # Ivy keeps one report for all who ask
+        jars = project.command("streams", "jars", "dist/jars", CLUSTER)
+        ok(*jars, cwd=project.folder)
     ok("python3", "-m", "venv", root / "python")
     shutil.copytree(Path(pyspark.__file__).parent, root / "opt/spark")
     (root / "opt/cold-store").mkdir()

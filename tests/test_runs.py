@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections import defaultdict
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -319,9 +320,11 @@ def test_sigterm_stops_a_live_run_cleanly_and_new_files_were_read(project):
         wait_until(lambda: all_committed(project), "all streams' first batches")
         children = run.family
         assert run.jvm()
-        (samples / "new.json").write_text(
+        part = project.folder / "new.part"
+        part.write_text(
             '{"sku": "VEG-01", "new_stock": 5, "arrived_at": "2026-03-03T06:00:00Z"}\n'
         )
+        part.rename(samples / "new.json")
         wait_until(
             lambda: project.lines(STOCK) == expected_stock(project), "the new delivery"
         )
@@ -387,6 +390,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_batch(project):
     offsets = project.folder / "data/04_checkpoint/processed_sensor/offsets/0"
     with project.live() as run:
         wait_until(offsets.exists, "the batch that never ends")
+        wait_until(lambda: len(run.started("pyspark.daemon")) > 1, "its worker")
         run.process.send_signal(signal.SIGINT)
         run.says("Stopping")
         code = run.stop(signal.SIGINT)
@@ -603,14 +607,14 @@ def test_spark_submit_keeps_its_own_settings_and_names_what_comes_too_late(proje
 def test_the_ui_and_the_driver_listen_on_this_machine_only(project):
     with project.live() as run:
         run.says("UI at")
-        addresses = {
-            connection.laddr.ip
-            for process in [psutil.Process(run.process.pid), *run.family]
-            for connection in process.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-        }
+        connections = []
+        for process in [psutil.Process(run.process.pid), *run.family]:
+            with suppress(psutil.NoSuchProcess):  # a small one, which has ended
+                connections += process.net_connections("tcp")
         run.stop()
 
+    listening = [c for c in connections if c.status == psutil.CONN_LISTEN]
+    addresses = {connection.laddr.ip for connection in listening}
     assert addresses
     assert {a.removeprefix("::ffff:") for a in addresses} == {"127.0.0.1"}
 

@@ -198,23 +198,31 @@ def test_state_that_was_written_before_a_failed_commit_is_not_added_to(
     project.edit(
         "conf/base/parameters.yml", ("backoff: 5 seconds", "backoff: 1 second")
     )
+    project.edit("conf/base/parameters.yml", ("attempts: 3", "attempts: 20"))
     deliver(project, store, place)
     refused: list[str] = []
+    hit: set[str] = set()
 
     def fault(method: str, path: str) -> int | None:
-        is_put = method == "PUT" and "processed_stock" in path
-        return 412 if is_put and any(part in path for part in refused) else None
+        found = {part for part in refused if part in path}
+        if method != "PUT" or "processed_stock" not in path or not found:
+            return None
+        hit.update(found)
+        return 412
 
     store.fault = fault
     with project.live(S3, "--pipelines=inventory") as run:
         run.says("processed.stock: batch")
         for file in (project.folder / SAMPLES).glob("*.json"):
             shutil.copy(file, file.with_name(f"more_{file.name}"))
+        refused.append("/state/")
         deliver(project, store, place, 1, "more_*.json")
         for part in ("/state/", "/commits/"):
             refused[:] = [part]
+            wait_until(lambda p=part: p in hit, f"a write to {part} that is refused")
             await_restart(run, "processed.stock")
         refused.clear()
+        run.says("processed.stock: batch 1")
         wait_until(
             lambda: stock_in(store, place) == expected_stock(project), "the stock"
         )

@@ -104,6 +104,7 @@ def tables(postgres) -> list[str]:
 def test_kills_and_a_restart_of_the_server_lose_nothing_and_double_nothing(
     ledger, postgres
 ):
+    ledger.edit("conf/base/parameters.yml", ("attempts: 3", "attempts: 1000"))
     deliveries = Deliveries(ledger)
     deliveries.send(6)
     with ledger.live(RUN) as run:
@@ -127,7 +128,7 @@ def test_kills_and_a_restart_of_the_server_lose_nothing_and_double_nothing(
             wait_until(lambda: postgres.rows(waiting), "a batch that is staged")
             assert set(postgres.rows(kept)) == {("p",)}  # a restart does not empty it
             postgres.stop()
-        run.says("ledger failed, restart 1 of 3")
+        run.says("ledger failed, restart 1 of 1000")
         postgres.start()
         wait_until(lambda: in_table(postgres) == deliveries.units, "all rows again")
         assert run.stop() == 0, run.text

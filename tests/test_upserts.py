@@ -294,6 +294,7 @@ def test_a_deadlock_fails_the_batch_and_the_next_try_takes_it_in(
     waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
     with postgres.connect() as other:
         other.execute("SET deadlock_timeout = '1h'")  # so that the stream is the victim
+        other.execute(f"SET lock_timeout = '{DEADLINE}s'")
         other.execute(f"UPDATE {table} SET units = units WHERE sku = 'B'")
         running = stream(add=["units"])
         wait_until(lambda: postgres.rows(waiting), "the stream to wait for a row")
