@@ -184,29 +184,23 @@ def test_wrong_settings_are_refused_with_what_to_write(streams, parameters, answ
 # --- signals -----------------------------------------------------------------
 
 
-def test_a_run_under_nohup_outlives_its_terminal(streams):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize(
+    ("number", "heard"),
+    [(signal.SIGHUP, 0), (signal.SIGINT, 1)],
+    ids=["nohup outlives its terminal", "a script's background hears Ctrl-C"],
+)
+def test_of_ignored_signals_only_that_of_a_terminal_stays_ignored(
+    streams, number, heard
+):
+    before = signal.signal(number, signal.SIG_IGN)
     stop = streams.signals.StopRequest()
     try:
         stop.listen()
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.count == 0
+        os.kill(os.getpid(), number)
+        assert stop.count == heard
     finally:
         stop.restore()
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_a_run_in_the_background_of_a_script_hears_ctrl_c(streams):
-    """Shells let what they start there ignore it."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    stop = streams.signals.StopRequest()
-    try:
-        stop.listen()
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.count == 1
-    finally:
-        stop.restore()
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 # --- locks -------------------------------------------------------------------
