@@ -9,7 +9,7 @@ import statistics
 import sys
 import threading
 import time
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 
 from bench_project.extras.datasets import SparkStreamingDataset
@@ -40,6 +40,11 @@ def record(*fields: dict) -> dict:
     return {"type": "record", "name": "reading", "fields": list(fields)}
 
 
+def _turn(number: int) -> int:
+    """Let each begin as often as the other."""
+    return 1 if number % 2 else -1
+
+
 class Bench:
     """A broker, a registry and a session, to measure with."""
 
@@ -52,53 +57,59 @@ class Bench:
 
     # --- rows per second -----------------------------------------------------
 
-    def json(self) -> dict[str, float]:
+    def json(self) -> dict[str, list[float]]:
         """JSON of one schema to parquet."""
-        topic = self._kafka.topic("json", partitions=2)
+        topic = self._kafka.topic("json")
         self._fill(topic, self._rows().select(F.to_json(F.struct("*")).alias("value")))
         parsed = F.from_json(F.col("value").cast("string"), COLUMNS)
         by_hand = self._messages(topic).select(parsed.alias("row")).select("row.*")
         ours = self._ours(topic, {"format": "json", "schema": COLUMNS})
         return self._speeds(ours, by_hand)
 
-    def avro(self) -> dict[str, float]:
+    def avro(self) -> dict[str, list[float]]:
         """Avro of one schema to parquet."""
         ours = self._ours("avro", {"format": "avro", "schema": record(*FIELDS)})
         return self._speeds(ours, self._avro_by_hand("avro"))
 
-    def mixed_ids(self) -> dict[str, float]:
+    def mixed_ids(self) -> dict[str, list[float]]:
         """Avro of two versions, both known when the stream starts."""
-        topic = self._kafka.topic("mixed", partitions=2)
+        topic = self._kafka.topic("mixed")
         versions = [record(*FIELDS), record(*FIELDS, NOTE)]
         for number, schema in enumerate(versions):
             half = self._rows().where(F.col("value") % 2 == number)
             self._fill(topic, self._framed(half, schema, self._register(schema)))
         return self._speeds(self._registered(topic), self._avro_by_hand("avro"))
 
-    def new_id(self) -> dict[str, float]:
+    def new_id(self) -> dict[str, list[float]]:
         """Avro of a version that was registered after the stream was described."""
-        topic = self._kafka.topic("new", partitions=2)
+        topic = self._kafka.topic("new")
         ours = self._registered(topic)
         schema = record(*FIELDS, NOTE, {**NOTE, "name": "remark"})
         framed = self._framed(self._rows(), schema, self._register(schema))
         self._fill(topic, framed)
         return self._speeds(ours, self._avro_by_hand("avro"))
 
-    def _speeds(self, ours: DataFrame, by_hand: DataFrame) -> dict[str, float]:
-        """Return the median of rows per second, measured in turns.
+    def _speeds(self, ours: DataFrame, by_hand: DataFrame) -> dict[str, list[float]]:
+        """Return rows per second of each round, in which both run side by side.
 
-        The first round does not count: Java compiles while it runs.
+        A topic of one partition keeps one core busy, so that each has a core of its
+        own, and what slows the machine down slows down both. The first round does
+        not count: Java compiles while it runs.
         """
-        took: dict[str, list[float]] = {"ours": [], "by hand": []}
+        frames = {"ours": ours, "by hand": by_hand}
+        speeds: dict[str, list[float]] = {kind: [] for kind in frames}
         for number in range(ROUNDS + 1):
-            for kind in sorted(took, reverse=number % 2 == 0):
-                checkpoint = self._scratch()
-                frame = ours if kind == "ours" else by_hand
-                self._to_parquet(frame, checkpoint).awaitTermination()
-                times = commit_times(checkpoint)
-                seconds = [b - a for a, b in pairwise(times[WARM_UP:])]
-                took[kind] += seconds if number else []
-        return {kind: A_BATCH / statistics.median(v) for kind, v in took.items()}
+            places = {
+                kind: self._scratch() for kind in sorted(frames)[:: _turn(number)]
+            }
+            queries = [self._to_parquet(frames[k], c) for k, c in places.items()]
+            for query in queries:
+                query.awaitTermination()
+            for kind, checkpoint in places.items():
+                times = commit_times(checkpoint)[WARM_UP:]
+                rows = A_BATCH * (len(times) - 1)
+                speeds[kind] += [rows / (times[-1] - times[0])] if number else []
+        return speeds
 
     # --- ten sinks -----------------------------------------------------------
 
@@ -106,7 +117,7 @@ class Bench:
         """Seconds that ten streams take, all of which read the same topic."""
         took: dict[str, list[float]] = {"ours": [], "by hand": []}
         for number in range(ROUNDS):
-            for kind in sorted(took, reverse=number % 2 == 0):
+            for kind in sorted(took)[:: _turn(number)]:
                 began = time.monotonic()
                 queries = [self._sink(kind) for _ in range(SINKS)]
                 for query in queries:
@@ -216,7 +227,7 @@ class Bench:
 
     def fill_avro(self) -> None:
         """Send the messages that several parts read."""
-        topic = self._kafka.topic("avro", partitions=2)
+        topic = self._kafka.topic("avro")
         body = to_avro(F.struct("*"), json.dumps(record(*FIELDS)))
         self._fill(topic, self._rows().select(body.alias("value")))
 
