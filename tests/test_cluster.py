@@ -734,6 +734,20 @@ def test_the_application_fits_the_operators_schema(generated):
         jsonschema.validate(broken, schema)
 
 
+def test_the_application_drains_restarts_and_names_no_secret(generated):
+    file = generated.folder / "deploy/spark-application.yaml"
+    spec = yaml.safe_load(file.read_text())["spec"]
+    driver = spec["driver"]
+    parameters = (generated.folder / "conf/base/parameters.yml").read_text()
+    drain = yaml.safe_load(parameters)["streams"]["drain"]
+
+    assert spec["restartPolicy"]["type"] == "Always"
+    assert driver["terminationGracePeriodSeconds"] > int(drain.split()[0])
+    assert driver["annotations"]["prometheus.io/scrape"] == "true"
+    for part in (driver, spec["executor"]):
+        assert all("secretKeyRef" in env["valueFrom"] for env in part["env"])
+
+
 def strict(schema):
     """Refuse keys that a schema does not name, as Kubernetes does."""
     if isinstance(schema, dict):

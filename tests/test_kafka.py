@@ -124,7 +124,7 @@ EMPTY = (None,) * 6
     [
         ("json", DEEP, [(*PLAIN, (1.5, [1, None, 3]), {"x": 1}), (*EMPTY, None, None)]),
         ("avro", DEEP, [(*PLAIN, (1.5, [1, None, 3]), {"x": 1}), (*EMPTY, None, None)]),
-        ("csv", FLAT, [PLAIN]),
+        ("csv", FLAT, [PLAIN, (" A ", *PLAIN[1:]), ("", *EMPTY[1:]), EMPTY]),
     ],
 )
 def test_every_type_goes_there_and_back(
@@ -197,8 +197,9 @@ def test_without_a_payload_messages_are_as_spark_gives_them(
     source, kafka, topic, written
 ):
     kafka.send(topic, (b"k", b"v"))
-    rows, _ = written(source().load())
+    rows, _ = written(source(load_args={"includeHeaders": True}).load())
     assert (rows[0].key, rows[0].value, rows[0].topic) == (b"k", b"v", topic)
+    assert "headers" in rows[0]
 
 
 def test_key_topic_and_headers_come_from_columns(sink, stream_of, kafka, topic):
@@ -257,6 +258,10 @@ READERS = {
     "assign as text": lambda topic: {"assign": json.dumps({topic: [0]})},
     "pattern": lambda topic: {"subscribePattern": f"{topic}.*"},
     "timestamp": lambda topic: {"subscribe": topic, "startingTimestamp": 0},
+    "timestamps": lambda topic: {
+        "subscribe": topic,
+        "startingOffsetsByTimestamp": json.dumps({topic: {"0": 0}}),
+    },
     "offsets": lambda topic: {
         "subscribe": topic,
         "startingOffsets": {topic: {"0": -2}},
@@ -272,7 +277,7 @@ READERS = {
 def test_there_are_many_ways_to_say_what_to_read(dataset, kafka, topic, written, kind):
     kafka.send(topic, b'{"sku": "A", "units": 1}')
     options = {**kafka.options, "startingOffsets": "earliest", **READERS[kind](topic)}
-    if kind == "timestamp":
+    if kind.startswith("timestamp"):
         del options["startingOffsets"]
     entry = dataset(file_format="kafka", load_args=options, payload=JSON)
     assert [tuple(row) for row in written(entry.load())[0]] == [("A", 1)]
@@ -328,7 +333,8 @@ def test_a_malformed_message_fails_is_dropped_or_kept(
     found = source(payload).first_malformed({}, {topic: {"0": 3}})
     assert f"message 1 of partition 0 of topic {topic} cannot be read: " in found
     assert kept.reason in found
-    assert not source(payload).first_malformed({topic: {"0": 2}}, {topic: {"0": 3}})
+    long_ago = source(payload, load_args={"startingTimestamp": 0})
+    assert not long_ago.first_malformed({topic: {"0": 2}}, {topic: {"0": 3}})
 
 
 def test_an_entry_can_be_read_twice_in_one_stream(source, kafka, topic, written):
@@ -594,13 +600,17 @@ def test_passwords_and_certificates_come_from_credentials_alone(
 def test_a_wrong_password_and_an_unknown_authority_are_one_sentence_without_secrets(
     code, spark, secured
 ):
+    login = secured.by_password("PLAIN", "wrong-horse")["kafka.sasl.jaas.config"]
+    unfinished = {"kafka.sasl.jaas.config": login.removesuffix(";")}
     found = code.datasets.kafka.problems(
         {
             "raw.a": {**secured.by_password("PLAIN", "wrong-horse"), "subscribe": "x"},
             "raw.b": {**secured.by_certificate("other-ca.pem"), "subscribe": "x"},
+            "raw.c": {**secured.by_password("PLAIN"), **unfinished, "subscribe": "x"},
         }
     )
-    password, authority = found
+    password, authority, words = found
     assert "does not accept user and password; correct kafka.sasl" in password
     assert "is not trusted, or does not trust us; correct kafka.ssl" in authority
-    assert "wrong-horse" not in password + authority
+    assert "kafka.sasl.jaas.config cannot be understood; write" in words
+    assert "wrong-horse" not in password + authority + words

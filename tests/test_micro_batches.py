@@ -339,6 +339,18 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
             "has mode: ignore, which writes nothing where something is, so that all",
         ),
         (
+            {
+                "datasets": [
+                    {
+                        **LAST,
+                        "load_args": {"mode": "PERMISSIVE"},
+                        "save_args": {"mode": "Ignore"},
+                    }
+                ]
+            },
+            "has mode: ignore, which writes nothing where something is, so that all",
+        ),
+        (
             {"datasets": [{**LAST, "save_args": {"mode": "error"}}]},
             "has mode: error, and then refuses to write where something is",
         ),
@@ -449,6 +461,11 @@ def test_what_wrapped_datasets_need_of_spark_is_known(batches):
     [
         (
             {"save_args": {"mode": "a"}},
+            "append",
+            "appends, so a batch that is replayed",
+        ),
+        (
+            {"fs_args": {"open_args_save": {"mode": "ab"}}},
             "append",
             "appends, so a batch that is replayed",
         ),

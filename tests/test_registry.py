@@ -15,6 +15,7 @@ __all__ = ["dataset", "sink", "source", "stream_of", "topic", "written"]  # fixt
 NAME = {"name": "sku", "type": "string"}
 COUNT = {"name": "units", "type": ["null", "int"], "default": None}
 AISLE = {"name": "aisle", "type": "string", "default": "?"}
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
 FOREIGN = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
 
 
@@ -190,6 +191,26 @@ def test_a_process_asks_once_for_a_new_schema_whether_it_is_of_use_or_not(
         assert rewrite(framed(987_654, text("A"))) is None
         assert rewrite(framed(foreign, text("A"))) is None
     assert len(asked) == 3
+
+
+def test_a_new_version_keeps_types_and_what_a_union_holds(register, payload):
+    registry = importlib.import_module("cold_store.extras.datasets.registry")
+    event = [
+        {"type": "record", "name": name, "fields": [NAME]} for name in ("In", "Out")
+    ]
+    fields = [
+        {"name": "event", "type": event},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "price", "type": ["null", PRICE]},
+        {"name": "tags", "type": {"type": "map", "values": ["null", "string"]}},
+    ]
+    newer = register(*fields, AISLE)
+    rewrite = registry.Newcomers(
+        registry.Registry(payload()["registry"], {}), record(*fields)
+    )
+    out = b"\x02" + text("A")  # the second of the union
+    rest = b"\x82\x80\x80\x80\x10" + b"\x02\x02\x7d" + b"\x02" + text("x") + b"\x00\x00"
+    assert rewrite(framed(newer, out + rest + text("east"))) == out + rest
 
 
 def test_a_registry_that_is_silent_is_waited_for(code, register, payload):

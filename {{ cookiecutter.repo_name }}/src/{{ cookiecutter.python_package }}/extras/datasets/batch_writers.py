@@ -1,6 +1,7 @@
 """What can be done with a batch: datasets save it, a function or a row writer takes it."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import UnionType
@@ -20,8 +21,10 @@ from .upsert_dataset import UpsertDataset
 BATCH_ID = "{batch_id}"
 PATHS = {"filepath", "filename", "path"}  # what Kedro makes absolute, but not in lists
 MODES = ("mode", "write_mode", "if_exists")  # what datasets call it
+READING = ("load_args", "open_args_load")  # has modes of its own
 APPENDING = ("append", "a")
 REPLACING = ("overwrite", "replace")
+OF_A_FILE = re.compile("[awx][bt+]*")  # Python's own; only the letter matters here
 SKIPPING = "ignore"  # what is there stays
 REFUSING = ("error", "errorifexists", "default", "fail", "x")  # it is an error
 REFUSE_BY_DEFAULT = ("SQLTableDataset", "GBQTableDataset")  # and all of Spark's
@@ -330,8 +333,11 @@ def _mode(config: dict[str, Any]) -> str | None:
     """Return what the configuration says about what is there already."""
     for key, value in config.items():
         if key in MODES:
-            return str(value)
-        if isinstance(value, dict) and (found := _mode(value)):
+            mode = str(value).lower()
+            return mode[0] if OF_A_FILE.fullmatch(mode) else mode
+        if key in READING or not isinstance(value, dict):
+            continue
+        if found := _mode(value):
             return found
     return None
 

@@ -36,6 +36,7 @@ MESSAGE = {  # the columns that Spark sends, and their types
 }
 PREFIXES = ("kafka.", "fetchoffset.", "kafkaconsumer.")  # that Spark's source knows
 READER_ONLY = ("subscribe", "subscribepattern", "assign", "startingoffsets")
+WAY = ("bootstrap.servers", "security.", "sasl.", "ssl.")  # what leads to a broker
 SECONDS = 20  # that a broker may take to answer
 RETRIES = {"default.api.timeout.ms": 1000 * SECONDS, "request.timeout.ms": 10_000}
 
@@ -139,7 +140,8 @@ def problems(wanted: dict[str, dict[str, Any]]) -> Iterator[str]:
     """
     groups: dict[str, dict[str, dict[str, Any]]] = {}
     for name, options in wanted.items():
-        groups.setdefault(str(sorted(connection(options).items())), {})[name] = options
+        way = {k: v for k, v in connection(options).items() if k.startswith(WAY)}
+        groups.setdefault(str(sorted(way.items())), {})[name] = options
     for entries in groups.values():
         yield from _of_one_broker(entries)
 
@@ -181,6 +183,13 @@ def _topics_of(settings: dict[str, Any]) -> set[str]:
 def _explained(error: Exception, servers: str) -> str:
     """Translate what Kafka's client says into what to do."""
     text = _causes(error)
+    if re.search("JAAS|LoginModule|LoginException", text):
+        return (
+            f"broker {servers} was not asked, because kafka.sasl.jaas.config cannot be "
+            "understood; write org.apache.kafka.common.security.plain.PlainLoginModule "
+            'required username="..." password="..."; with the semicolon at its end, '
+            "into the credentials"
+        )
     if "Authentication" in text and "Ssl" not in text:
         return (
             f"broker {servers} does not accept user and password; correct "

@@ -29,10 +29,12 @@ MALFORMED = ("fail", "drop", "keep")
 MESSAGE = ("key", "timestamp", "partition", "offset", "topic", "headers")
 NESTED = (ArrayType, MapType, StructType)
 
-# Spark would cut microseconds off, and then no time would come back as it was.
+# Spark would cut off microseconds, and blanks around a text, which would not come back.
 PRECISE = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
 }
 OURS = ("mode", "columnnameofcorruptrecord")  # options that are decided here
 LEFT_OUT = "malformed_messages"  # how many, in what Spark observes

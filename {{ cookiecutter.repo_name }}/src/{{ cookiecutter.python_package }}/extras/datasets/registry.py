@@ -147,7 +147,10 @@ class Newcomers:
         try:
             writer = _asked(self._url, self._secrets, number)
             body = io.BytesIO(message[HEAD:])
-            row = fastavro.schemaless_reader(body, writer, reader)
+            # With their names, so that a union of records stays what it is.
+            row = fastavro.schemaless_reader(
+                body, writer, reader, return_named_type=True
+            )
             fastavro.schemaless_writer(moved, reader, row)
         except ConnectionError:
             raise  # the message may be good: try again

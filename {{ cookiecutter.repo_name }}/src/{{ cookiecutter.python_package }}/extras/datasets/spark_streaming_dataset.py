@@ -416,6 +416,12 @@ class SparkStreamingDataset(StreamSink):
         }
         entry = copy(self)
         entry._payload = None
+        # Where the stream once began, e.g. startingTimestamp, Spark would heed first.
+        entry._load_args = {
+            key: value
+            for key, value in self._load_args.items()
+            if not key.lower().startswith(("starting", "ending"))
+        }
         span = {"startingOffsets": json.dumps(begin), "endingOffsets": json.dumps(end)}
         return self._payload.first_rejected(entry.as_table(**span), None)
 
