@@ -136,6 +136,19 @@ def test_text_goes_into_columns_of_types_that_spark_does_not_have(
     ]
 
 
+def test_a_key_that_a_batch_spells_in_two_ways_is_refused(
+    spark, postgres, upsert, table
+):
+    postgres.do(f"CREATE TABLE {table} (sku uuid PRIMARY KEY, units int)")
+    key = "0a0a0a0a-0000-0000-0000-000000000001"
+    rows = spark.createDataFrame([(key, 1), (key.upper(), 2)], "sku STRING, units INT")
+
+    with pytest.raises(DatasetError, match="which are one and the same in .*lower"):
+        upsert(add=["units"]).save(rows)
+
+    assert postgres.rows(f"SELECT * FROM {table}") == []
+
+
 def test_the_highest_of_a_batch_wins_and_an_older_row_changes_nothing(
     spark, postgres, upsert, table
 ):

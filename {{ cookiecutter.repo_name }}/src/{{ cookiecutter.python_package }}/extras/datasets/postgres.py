@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from kedro.io import DatasetError
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -25,10 +26,11 @@ from pyspark.sql.types import (
 from ..streams.errors import SECRET_VALUE, first_sentence, is_sparks
 from ..streams.session import get_spark
 from .merges import Merge
-from .schemas import is_lossless, misfit
+from .schemas import is_lossless, misfit, quoted
 
 DONE = "spark_batches"  # the table that notes, for each stream, its last batch
 LONGEST_NAME = 63  # of a table, in bytes
+AS_SENT = "_key_as_sent"  # a column of a stage: what Spark took the key for
 OF_ATTEMPT = len("__12345678_12345678")  # what a stage is called beside its table
 SECONDS = 10  # that a server may take to answer
 PATIENCE = "500ms"  # for whoever holds what is left of an earlier batch
@@ -166,15 +168,17 @@ class PostgresTable:
         """Make room with the types of the table; if there is none, Spark chooses them."""
         if self._columns(connection) is not None:
             connection.execute(
-                f"CREATE TABLE {self._quoted(stage)} AS SELECT {_listed(columns)} "
-                f"FROM {self._quoted(self._name)} WITH NO DATA"
+                f"CREATE TABLE {self._quoted(stage)} AS SELECT {_listed(columns)}, "
+                f"NULL::text AS {AS_SENT} FROM {self._quoted(self._name)} WITH NO DATA"
             )
         elif not self._create:
             raise DatasetError(self._absent())
 
     def _fill(self, stage: str, rows: DataFrame) -> None:
         """Write a batch side by side; what one task has written outlives the server."""
-        writer = self._merge.one_row_per_key(rows).write.format("jdbc")
+        sent = F.to_json(F.struct(*map(quoted, self._merge.keys)))
+        staged = self._merge.one_row_per_key(rows).withColumn(AS_SENT, sent)
+        writer = staged.write.format("jdbc")
         try:
             writer.options(**self._options(stage)).mode("append").save()
         except Exception as error:
@@ -195,10 +199,12 @@ class PostgresTable:
         if self._columns(connection) is None:
             self._await_turn(connection, target)
             connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {target} AS TABLE {source} WITH NO DATA"
+                f"CREATE TABLE IF NOT EXISTS {target} AS "
+                f"SELECT {_listed(columns)} FROM {source} WITH NO DATA"
             )
             if not self._is_keyed(connection):
                 connection.execute(f"ALTER TABLE {target} ADD PRIMARY KEY ({keys})")
+        self._refuse_one_key_in_two_spellings(connection, source, keys)
         changes = self._merge.assignments(columns, "excluded", _quoted)
         changed = ", ".join(f"{_quoted(c)} = {value}" for c, value in changes.items())
         # A task of Spark's that was done twice has written its rows twice.
@@ -208,6 +214,20 @@ class PostgresTable:
             f"ORDER BY {keys} ON CONFLICT ({keys}) "
             + (f"DO UPDATE SET {changed}" if changed else "DO NOTHING")
         )
+
+    def _refuse_one_key_in_two_spellings(
+        self, connection: Any, source: str, keys: str
+    ) -> None:
+        """Fail where Spark saw two keys and the table sees one: a row would be lost."""
+        found = connection.execute(
+            f"SELECT min({AS_SENT}), max({AS_SENT}) FROM {source} "
+            f"GROUP BY {keys} HAVING min({AS_SENT}) <> max({AS_SENT}) LIMIT 1"
+        ).fetchone()
+        if found:
+            raise DatasetError(
+                f"a batch has the keys {found[0]} and {found[1]}, which are one and the "
+                f"same in {self.place}; write them alike in the node, e.g. by lower()"
+            )
 
     # --- which batches are there already -------------------------------------
 
