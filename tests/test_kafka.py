@@ -400,6 +400,10 @@ def test_a_message_that_is_too_large_for_the_broker_is_said_so(
     [
         ({"load_args": {"group.id": "g"}}, "leave it out: the checkpoint keeps the"),
         ({"load_args": {"auto.offset.reset": "x"}}, "startingOffsets: earliest"),
+        (
+            {"load_args": {"kafka.auto.offset.reset": "x"}},
+            "is refused by Spark; instead: startingOffsets: earliest",
+        ),
         ({"load_args": {"value.deserializer": "x"}}, "instead: payload.format"),
         ({"load_args": {"mode": "FAILFAST"}}, "payload.malformed: fail, drop or keep"),
         ({"load_args": {"truncate": False}}, "it is an option of the console"),

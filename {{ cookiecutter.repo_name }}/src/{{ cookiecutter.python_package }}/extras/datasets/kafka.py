@@ -27,6 +27,7 @@ INSTEAD = {
     "servers": "kafka.bootstrap.servers: host:port",
     "max.poll.records": "maxOffsetsPerTrigger",
 }
+DECIDED = {key for key in INSTEAD if re.search("auto|serializer", key)}  # by Spark alone
 MESSAGE = {  # the columns that Spark sends, and their types
     "key": ("string", "binary"),
     "value": ("string", "binary"),
@@ -60,6 +61,10 @@ def refuse_unprefixed(options: dict[str, Any], where: str) -> None:
         if key in INSTEAD:
             raise DatasetError(
                 f"'{key}' in {where} would be ignored by Spark; instead: {INSTEAD[key]}"
+            )
+        if (bare := key.removeprefix("kafka.")) in DECIDED:
+            raise DatasetError(
+                f"'{key}' in {where} is refused by Spark; instead: {INSTEAD[bare]}"
             )
         if "." in key and not key.lower().startswith(PREFIXES):
             raise DatasetError(

@@ -84,7 +84,7 @@ def _facts(found: dict[str, Any]) -> dict[str, str]:
         "source": _source(found),
         "state": f"{size(found['state_bytes'])}" if found["state_bytes"] else "",
         "watermark": batch.get("watermark") or "",
-        "malformed": f"{batch['malformed']} messages left out in the last run"
+        "malformed": f"{batch['malformed']} messages left out since its run began"
         if batch.get("malformed")
         else "",
         "observed": observed(batch.get("observed") or {}),
