@@ -27,7 +27,8 @@ INSTEAD = {
     "servers": "kafka.bootstrap.servers: host:port",
     "max.poll.records": "maxOffsetsPerTrigger",
 }
-DECIDED = {key for key in INSTEAD if re.search("auto|serializer", key)}  # by Spark alone
+# Of these Spark refuses those that it decides itself, even with its prefix.
+DECIDED = {key for key in INSTEAD if re.search("auto|serializer", key)}
 MESSAGE = {  # the columns that Spark sends, and their types
     "key": ("string", "binary"),
     "value": ("string", "binary"),
