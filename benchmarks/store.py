@@ -1,10 +1,10 @@
 """Calls to an object store, counted by a proxy in front of a real S3 server.
 
 Takes the folder of a generated project; the last line it prints is JSON: for each
-setting what was called, during how many batches and seconds. A stream reads a file a
-batch and stores its rows. Nothing but what is counted differs, and every setting keeps
-ten batches in its logs, so that deleting old ones, which belongs to every batch, begins
-early.
+setting what was called, how often for reading, during how many batches and seconds. A
+stream reads a file a batch and stores its rows. Nothing but what is counted differs, and
+every setting keeps ten batches in its logs, so that deleting old ones, which belongs to
+every batch, begins early.
 """
 
 import json
@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from run import KEDRO, PACKAGE, await_, kedro_run, say
 
 WARM_UP, MEASURED = 15, 10  # batches; Spark compacts its logs every tenth
+SOURCE = "01_raw"  # the folder of the files that are read
 SCHEMA = "sensor_id STRING, value DOUBLE, read_at TIMESTAMP"
 READING = "sensor_id,value,read_at\ns1,4.0,2026-03-02T08:00:00Z\n"
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
@@ -124,7 +125,7 @@ def defaults(proxy: Proxy) -> dict:
         builder = builder.config(f"spark.hadoop.{key}", str(value))
     spark, place = builder.getOrCreate(), f"s3a://{BUCKET}/defaults"
     reader = spark.readStream.schema(SCHEMA).option("header", True)
-    rows = reader.option("maxFilesPerTrigger", 1).csv(f"{place}/01_raw/sensor")
+    rows = reader.option("maxFilesPerTrigger", 1).csv(f"{place}/{SOURCE}/sensor")
     writer = rows.writeStream.option("checkpointLocation", f"{place}/checkpoint")
     query = writer.start(f"{place}/copied", format="parquet")
 
@@ -164,7 +165,7 @@ def write(there: Path, name: str, content: dict) -> None:
 
 def put(proxy: Proxy, name: str, numbers: range) -> None:
     for number in numbers:
-        proxy.put(f"{name}/01_raw/sensor/{number:03}.csv", READING)
+        proxy.put(f"{name}/{SOURCE}/sensor/{number:03}.csv", READING)
 
 
 def live(proxy: Proxy, name: str, there: Path) -> dict:
@@ -201,8 +202,13 @@ def count(proxy: Proxy, name: str, newest: Callable[[], int], batches: int) -> d
         batch = newest() + batches
     (begin, began, first), (end, ended, last) = marks
     here = re.compile(rf"[/=>]{name}(/|%2F)")
-    ours = [kind for kind, path in proxy.calls[begin:end] if here.search(path)]
-    return {"calls": Counter(ours), "batches": last - first, "seconds": ended - began}
+    calls = [(k, path) for k, path in proxy.calls[begin:end] if here.search(path)]
+    return {
+        "calls": Counter(kind for kind, _ in calls),
+        "reading": sum(SOURCE in path for _, path in calls),
+        "batches": last - first,
+        "seconds": ended - began,
+    }
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from shell import answers, fetch, wait_until
 ACCESS, SECRET = "AKCOLDSTORE", "deep-frozen-secret-9"
 BUCKET = "shop"
 PORTS = ("master", "volume", "filer", "s3")
-Fault = Callable[[str, str], int | None]  # of a call's method and path: a status
+Fault = Callable[[str, str], int | None]  # of a call's kind and path: a status
 
 
 class Proxy(ThreadingHTTPServer):
@@ -34,7 +34,7 @@ class Proxy(ThreadingHTTPServer):
         self.behind = behind
         self._filer = filer
         self.calls: list[tuple[str, str]] = []  # what was done, and to which path
-        self.fault: Fault = lambda method, path: None
+        self.fault: Fault = lambda kind, path: None
         self.is_down = False
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
         self._thread.start()
@@ -107,8 +107,9 @@ class _Handler(BaseHTTPRequestHandler):
         named = (
             body.decode() if self.path.endswith("?delete") else ""
         )  # several at once
-        self.server.calls.append((self._kind(), self.path + named))
-        status = self.server.fault(self.command, self.path)
+        kind = self._kind()
+        self.server.calls.append((kind, self.path + named))
+        status = self.server.fault(kind, self.path)
         if status:
             self._answer(status, {}, b"")
             return

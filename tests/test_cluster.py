@@ -175,6 +175,16 @@ def gate(clustered) -> Gate:
     return Gate(folder)
 
 
+def hold_deliveries(project: Project, gate: Gate) -> None:
+    """Let every batch of deliveries wait at the gate."""
+    passing = f"passes('sku', '{gate.folder}')"
+    project.edit(
+        "src/cold_store/pipelines/inventory/nodes.py",
+        ("F\n", "F\n\nfrom cold_store.gate import passes\n"),
+        ("return deliveries.join", f"return deliveries.where({passing}).join"),
+    )
+
+
 def deliveries_of(project: Project) -> list[str]:
     files = committed_files(project.folder / "data/02_intermediate/inventory")
     lines = [line for f in files for line in Path(f).read_text().splitlines()[1:]]
@@ -239,12 +249,7 @@ def test_a_packaged_project_gives_on_a_cluster_the_rows_that_it_gives_here(
 def test_a_worker_that_dies_costs_no_row_and_sigterm_finishes_the_batch(
     clustered, cluster, gate, spark
 ):
-    passing = f"passes('sku', '{gate.folder}')"
-    clustered.edit(
-        "src/cold_store/pipelines/inventory/nodes.py",
-        ("F\n", "F\n\nfrom cold_store.gate import passes\n"),
-        ("return deliveries.join", f"return deliveries.where({passing}).join"),
-    )
+    hold_deliveries(clustered, gate)
     stream = "int_new_inventory"
     with live(clustered, "--pipelines=inventory") as run:
         wait_until(lambda: gate.is_reached, "a batch on the executors")
@@ -273,13 +278,23 @@ def test_a_worker_that_dies_costs_no_row_and_sigterm_finishes_the_batch(
     assert "int.new_inventory: ended, last committed batch" in run.text
 
 
-def test_a_driver_that_is_killed_goes_on_where_it_was(clustered, spark):
+def test_a_driver_that_is_killed_in_a_batch_goes_on_where_it_was(
+    clustered, gate, spark
+):
+    hold_deliveries(clustered, gate)
+    stream = "int_new_inventory"
+    gate.open()
     with live(clustered, "--pipelines=inventory") as run:
-        run.says("int.new_inventory: batch")
+        run.says("processed.stock: batch")
+        gate.close()
         for number in range(5):
             send(clustered, number)
+        wait_until(lambda: gate.is_reached, "a batch on the executors")
+        committed = clustered.newest(stream)
+        assert 0 <= committed < clustered.newest(stream, "offsets")
         run.kill()
 
+    gate.open()
     again = submit(clustered, "--pipelines=inventory", BOUNDED)
 
     assert again.returncode == 0, again.stdout + again.stderr

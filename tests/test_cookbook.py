@@ -148,13 +148,28 @@ def test_malformed_messages_are_replayed_as_they_came(cooked, pristine, tmp_path
     project = pristine.copy(tmp_path)
     add(project, ["replay"])
     project.edit("conf/kafka/globals.yml", ("127.0.0.1:9092", kafka.address))
-    kafka.send("readings", (b"dock", b'{"sensor_id": "dock", "value": "cold"}'))
+    reading = (b"dock", b'{"sensor_id": "dock", "value": "cold"}')
+    kafka.send("readings", reading)
+    kafka.send("deliveries", b"?")
     project.run("--env=kafka", "--pipelines=malformed")
     project.run("--env=kafka", "--pipelines=replay")
-    assert (
-        kafka.messages("readings")
-        == [(b"dock", b'{"sensor_id": "dock", "value": "cold"}')] * 2
-    )
+    assert kafka.messages("readings") == [reading] * 2
+    assert kafka.messages("deliveries") == [(None, b"?")] * 2
+
+
+def test_a_recipe_names_those_whose_entries_it_needs(pristine):
+    page = (pristine.folder / "docs/cookbook.md").read_text()
+    found = {**recipes(pristine, KAFKA), **recipes(pristine, SINKS)}
+    owners = {
+        entry: name
+        for name, (entries, _) in found.items()
+        for entry in re.findall(r"^([\w.]+):", entries, re.MULTILINE)
+    }
+    for name, (entries, code) in found.items():
+        section = page.partition(f"\n## {name}: ")[2].partition("\n## ")[0]
+        words = section.replace(entries, "").replace(code, "")
+        used = {owners[entry] for entry in owners if f'"{entry}"' in code} - {name}
+        assert all(f"`{other}`" in words for other in used), (name, used)
 
 
 # --- sinks -------------------------------------------------------------------

@@ -168,7 +168,13 @@ def test_git_keeps_the_samples_and_ignores_what_streams_write(generated, tmp_pat
         generated.folder / ".gitignore",
         tmp_path,
     )
-    for written in ("data/03_primary/stock.csv", "logs/spark.log", "conf/local/me.yml"):
+    for written in (
+        "data/03_primary/stock.csv",
+        "logs/spark.log",
+        "conf/local/me.yml",
+        "conf/kafka/credentials.yml",
+        ".kafka/data/meta.properties",
+    ):
         (tmp_path / written).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / written).touch()
 
@@ -176,7 +182,7 @@ def test_git_keeps_the_samples_and_ignores_what_streams_write(generated, tmp_pat
 
     assert "data/01_raw/stream/sensor/readings_01.csv" in seen
     assert "conf/local/.gitkeep" in seen
-    assert not re.search(r"03_primary|spark\.log|me\.yml", seen)
+    assert not re.search(r"03_primary|spark\.log|me\.yml|credentials|\.kafka", seen)
 
 
 @pytest.mark.parametrize("where", ["the starter's README", "the project's README"])

@@ -1,12 +1,14 @@
 """Messages of a real broker as columns, and columns as messages."""
 
 import json
+import threading
 from datetime import datetime
 from decimal import Decimal
 
 import pytest
 from kedro.io import DatasetError
 from servers import PASSWORD, free_port
+from shell import DEADLINE
 
 FLAT = "sku STRING, units INT, at TIMESTAMP, price DECIMAL(10,3), on DATE, ok BOOLEAN"
 DEEP = f"{FLAT}, box STRUCT<width: DOUBLE, marks: ARRAY<INT>>, by MAP<STRING, INT>"
@@ -239,11 +241,10 @@ def test_fields_of_a_message_are_kept_beside_its_columns(source, kafka, topic, w
     }
 
 
-def test_a_kept_field_that_clashes_with_a_column_is_refused(source):
-    payload = {"format": "json", "schema": "message_key STRING", "keep": ["key"]}
-    with pytest.raises(
-        DatasetError, match="has a column message_key, which payload.keep"
-    ):
+@pytest.mark.parametrize("name", ["message_key", "Message_Key"])
+def test_a_kept_field_that_clashes_with_a_column_is_refused(source, name):
+    payload = {"format": "json", "schema": f"{name} STRING", "keep": ["key"]}
+    with pytest.raises(DatasetError, match=f"a column {name}, which payload.keep"):
         source(payload).load()
 
 
@@ -352,17 +353,65 @@ def test_an_entry_can_be_read_twice_in_one_stream(source, kafka, topic, written)
     assert [tuple(row) for row in rows] == [("A", 1)] * 2
 
 
+REQUIRED = {  # a message without sku, and one with nothing but sku
+    "json": (b'{"SKU-ID": "A", "units": 1}', b'{"sku": "B"}'),
+    "csv": (b",1", b"B,"),
+    "avro": (b"\x02\x00\x02", b"\x00\x02B\x02"),
+}
+
+
+@pytest.mark.parametrize("form", REQUIRED)
 def test_a_message_without_a_column_that_must_be_there_is_malformed(
-    source, kafka, topic, written
+    source, kafka, topic, written, form
 ):
-    kafka.send(topic, b'{"SKU-ID": "A", "units": 1}', b'{"sku": "B"}')
+    lacking, whole = REQUIRED[form]
+    kafka.send(topic, lacking, whole)
     schema = "sku STRING NOT NULL, units INT"
-    payload = {"format": "json", "schema": schema, "malformed": "keep"}
+    payload = {"format": form, "schema": schema, "malformed": "keep"}
     rows, _ = written(source(payload).load(), 1)
     assert [tuple(row) for row in rows] == [("B", None)]
     ((kept,), _) = written(source(payload, malformed_only=True).load(), 2)
-    assert kept.value == b'{"SKU-ID": "A", "units": 1}'
-    assert "sku string not null" in kept.reason
+    assert kept.value == lacking
+    assert "sku" in kept.reason and "not null" in kept.reason.lower()
+    with pytest.raises(Exception, match="message 0 of partition 0"):
+        written(source({**payload, "malformed": "fail"}).load(), 3)
+
+
+NO_TEXT = {"json": b'{"sku": "\xff", "units": 1}', "csv": b"\xff,1"}
+
+
+@pytest.mark.parametrize("form", NO_TEXT)
+def test_bytes_that_are_no_text_are_malformed(
+    source, kafka, topic, written, spark, form
+):
+    kafka.send(topic, NO_TEXT[form], good(spark, form))
+    payload = {"format": form, "schema": SIMPLE, "malformed": "keep"}
+    rows, _ = written(source(payload).load(), 1)
+    assert [tuple(row) for row in rows] == [("A", 1)]
+    ((kept,), _) = written(source(payload, malformed_only=True).load(), 2)
+    assert (kept.value, kept.reason) == (NO_TEXT[form], "it is not UTF-8")
+    strict = source({**payload, "malformed": "fail"}).load()
+    if form == "json":  # the one exception, for the sake of speed
+        assert written(strict, 3)[0][0].sku == "\ufffd"
+    else:
+        with pytest.raises(Exception, match="cannot be read: it is not UTF-8"):
+            written(strict, 3)
+
+
+@pytest.mark.parametrize("form", ["text", "binary"])
+def test_a_bare_value_may_be_empty_but_not_absent(source, kafka, topic, written, form):
+    kafka.send(topic, b"", (b"key", None))
+    payload = {"format": form, "malformed": "keep"}
+    ((row,), _) = written(source(payload).load(), 1)
+    assert row.value in ("", b"")
+    ((kept,), _) = written(source(payload, malformed_only=True).load(), 2)
+    assert (kept.key, kept.reason) == (b"key", "it has no value (a tombstone)")
+
+
+def test_a_column_may_have_any_name(source, kafka, topic, written):
+    kafka.send(topic, b"3,A")
+    entry = source({"format": "csv", "schema": "`größe` INT, `a b` STRING"})
+    assert [tuple(row) for row in written(entry.load())[0]] == [(3, "A")]
 
 
 def test_with_its_key_a_tombstone_says_what_was_deleted(source, kafka, topic, written):
@@ -422,6 +471,14 @@ def test_a_message_that_is_too_large_for_the_broker_is_said_so(
         (
             {"credentials": {"sasl.jaas.config": "x"}},
             "'sasl.jaas.config' in the credentials would be ignored by Spark, which",
+        ),
+        (
+            {"credentials": {"basic.auth.user.info": "x"}},
+            "write registry.basic.auth.user.info into the credentials",
+        ),
+        (
+            {"payload": JSON | {"malformed": "drop"}, "streaming": False},
+            "with streaming: false there is none; write malformed: fail",
         ),
         (
             {"save_args": {"subscribe": "t", "checkpoint": "c"}},
@@ -566,6 +623,24 @@ def test_an_unknown_topic_and_a_silent_broker_are_named(code, spark, kafka):
         "raw.b: broker 127.0.0.1:" in silent and "does not answer; start it" in silent
     )
     assert "raw.c: no broker is named; add kafka.bootstrap.servers" in unnamed
+
+
+def test_silent_brokers_are_waited_for_side_by_side(code, monkeypatch):
+    all_are_asked = threading.Barrier(3)
+
+    def asked(settings):
+        all_are_asked.wait(DEADLINE)
+        raise TimeoutError("TimeoutException")
+
+    monkeypatch.setattr(code.datasets.kafka, "_topics_of", asked)
+    names = [f"127.0.0.1:{port}" for port in range(3)]
+    found = code.datasets.kafka.problems(
+        {name: {"kafka.bootstrap.servers": name, "subscribe": "x"} for name in names}
+    )
+    assert [
+        f"{n}: broker {n} does not answer" in f
+        for n, f in zip(names, found, strict=True)
+    ] == [True] * 3
 
 
 # --- security ----------------------------------------------------------------

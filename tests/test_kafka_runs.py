@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import datetime, timedelta
 
 import pyspark
 import pytest
@@ -236,12 +237,14 @@ def test_a_new_users_environment_is_told_the_extra_and_then_has_a_broker(
 
 
 def test_a_feed_drops_files_too(project):
-    before = len(list((project.folder / "data/01_raw/stream/sensor").iterdir()))
+    folder = project.folder / "data/01_raw/stream/sensor"
+    before = set(folder.iterdir())
     ok(*project.command("streams", "feed", "--rate=10", "--now"), cwd=project.folder)
-    assert (
-        len(list((project.folder / "data/01_raw/stream/sensor").iterdir()))
-        == before + 3
-    )
+    new = set(folder.iterdir()) - before
+    assert len(new) == 3
+    times = [re.findall(r"\d{4}-\d\d-\d\dT[\d:.]+", f.read_text()) for f in new]
+    ago = datetime.utcnow() - datetime.fromisoformat(max(max(t) for t in times if t))
+    assert timedelta(0) < ago < timedelta(hours=1)
     project.run("--pipelines=inventory")
     doubled = expected_deliveries(project)
     found = without_processing_time(

@@ -105,6 +105,7 @@ UNITS = {
     "credentials": {"url": "jdbc:postgresql://127.0.0.1:5432/a"},
 }
 MIRROR = {**UNITS, "credentials": {"url": "jdbc:postgresql://127.0.0.2:5432/a"}}
+USUAL_PORT = {"url": "jdbc:postgresql://127.0.0.1/a?ssl=false"}
 MARIA = {"url": "jdbc:mariadb://127.0.0.1/a"}
 LAST = {"type": "spark.SparkDatasetV2", "filepath": "a/{batch_id}"}
 JDBC = {"type": "spark.SparkJDBCDataset", "table": "a", "credentials": MARIA}
@@ -395,6 +396,10 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
         (
             {"datasets": [UNITS, {**UNITS, "table": "public.units"}]},
             "postgresql public.units is there twice under datasets",
+        ),
+        (
+            {"datasets": [UNITS, {**UNITS, "credentials": USUAL_PORT}]},
+            "postgresql units is there twice under datasets",
         ),
         (
             {

@@ -213,6 +213,25 @@ def test_a_new_version_keeps_types_and_what_a_union_holds(register, payload):
     assert rewrite(framed(newer, out + rest + text("east"))) == out + rest
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ({"type": "enum", "name": "State", "symbols": ["OLD", "NEW"]}, b"\x02"),
+        ({"type": "record", "name": "Box", "fields": [NAME]}, text("A")),
+    ],
+    ids=["enum", "record"],
+)
+def test_a_new_version_may_make_a_field_optional(register, payload, kind, body):
+    registry = importlib.import_module("cold_store.extras.datasets.registry")
+    newer = register({"name": "thing", "type": ["null", kind]})
+    rewrite = registry.Newcomers(
+        registry.Registry(payload()["registry"], {}),
+        record({"name": "thing", "type": kind}),
+    )
+    assert rewrite(framed(newer, b"\x02" + body)) == body
+    assert rewrite(framed(newer, b"\x00")) is None  # the reader must have one
+
+
 def test_a_registry_that_is_silent_is_waited_for(code, register, payload):
     registry = importlib.import_module("cold_store.extras.datasets.registry")
     first = register(NAME)

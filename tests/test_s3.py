@@ -19,6 +19,20 @@ from test_runs import (
 S3 = "--env=s3"
 OUTAGE = 30  # seconds, of which the stream waits out the last
 SAMPLES = "data/01_raw/stream/inventory"
+PATIENT = [
+    ("attempts: 3", "attempts: 20"),
+    ("backoff: 5 seconds", "backoff: 0.1 seconds"),
+]
+# What a batch writes, one after the other: a log is put down and then moved into place.
+WRITES = [
+    ("PUT", "/offsets/"),
+    ("COPY", "/offsets/"),
+    ("PUT", "/part-"),
+    ("PUT", "/_spark_metadata/"),
+    ("COPY", "/_spark_metadata/"),
+    ("PUT", "/commits/"),
+    ("COPY", "/commits/"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +51,7 @@ def place(project, store, tmp_path) -> str:
     )
     project.edit("conf/s3/catalog.yml", ("trigger: 1 minute", "trigger: 1 second"))
     credentials(project, store)
-    store.fault = lambda method, path: None
+    store.fault = lambda kind, path: None
     return f"{folder}/cold-store"
 
 
@@ -195,17 +209,14 @@ def await_restart(run, stream: str = "int.new_inventory") -> None:
 def test_state_that_was_written_before_a_failed_commit_is_not_added_to(
     project, store, place
 ):
-    project.edit(
-        "conf/base/parameters.yml", ("backoff: 5 seconds", "backoff: 1 second")
-    )
-    project.edit("conf/base/parameters.yml", ("attempts: 3", "attempts: 20"))
+    project.edit("conf/base/parameters.yml", *PATIENT)
     deliver(project, store, place)
     refused: list[str] = []
     hit: set[str] = set()
 
-    def fault(method: str, path: str) -> int | None:
+    def fault(kind: str, path: str) -> int | None:
         found = {part for part in refused if part in path}
-        if method != "PUT" or "processed_stock" not in path or not found:
+        if kind != "PUT" or "processed_stock" not in path or not found:
             return None
         hit.update(found)
         return 412
@@ -237,23 +248,23 @@ def test_answers_that_fail_lose_nothing_and_double_nothing(
 ):
     """Wherever a stream writes, the store refuses until the stream is restarted."""
     project.edit("conf/base/spark.yml", ("throttle.limit: 7", "throttle.limit: 3"))
-    project.edit("conf/base/parameters.yml", ("attempts: 3", "attempts: 20"))
-    project.edit(
-        "conf/base/parameters.yml", ("backoff: 5 seconds", "backoff: 1 second")
-    )
+    project.edit("conf/base/parameters.yml", *PATIENT)
     deliver(project, store, place)
     watched = ("04_checkpoint/int_new_inventory/", "02_intermediate/inventory/")
-    refused: list[str] = []
+    watched += ("03_primary/stock/",)
+    refused: list[tuple[str, str]] = []
 
-    def fault(method: str, path: str) -> int | None:
-        is_refused = method == "PUT" and any(part in path for part in refused)
+    def fault(kind: str, path: str) -> int | None:
+        is_refused = any(kind == k and part in path for k, part in refused)
         return status if is_refused and any(w in path for w in watched) else None
 
     store.fault = fault
     with project.live(S3, "--pipelines=inventory") as run:
-        for part in ("/offsets/", "/part-", "/_spark_metadata/", "/commits/"):
-            refused[:] = [part]
+        for write in WRITES:
+            refused[:] = [write]
             await_restart(run)
+        refused[:] = [("PUT", "/_delta_log/")]
+        await_restart(run, "processed.stock")
         refused.clear()
         run.says("int.new_inventory: batch")
         run.says("processed.stock: batch")

@@ -47,7 +47,7 @@ class Avro:
         self, value: Column, is_deletion: Column, written: StructType | None
     ) -> Column | None:
         """Decode plain records so that Spark itself fails, at no cost."""
-        if self._registry:
+        if self._registry or self._required(written):
             return None
         some = F.coalesce(value, F.when(~is_deletion, F.lit(b"")))
         return from_avro(some, json.dumps(self._plain(written)), {"mode": "FAILFAST"})
@@ -58,6 +58,9 @@ class Avro:
             return _framed(value, self._registry)
         schema = self._plain(written)
         reason = F.when(F.expr(IS_UNMARKED), "it is no Avro record of the schema")
+        for name in self._required(written):
+            is_absent = F.col("_parsed")[name].isNull()
+            reason = reason.when(is_absent, f"it has no {name}, which is NOT NULL")
         return Parsed(_decoded(value, schema, schema), reason)
 
     def write(self, carried: StructType, topic: str | None) -> Column:
@@ -91,7 +94,17 @@ class Avro:
             yield from _unwritable(carried, schema)
 
     def _plain(self, written: StructType | None) -> dict[str, Any]:
-        """Return the schema, which may be written as Avro's or as Spark's."""
+        """Return the schema as Avro's."""
+        given = self._given(written)
+        return given if isinstance(given, dict) else avro_of(given)
+
+    def _required(self, written: StructType | None) -> list[str]:
+        """Return the columns that are NOT NULL; Avro's own schemas say it by types."""
+        given = self._given(written)
+        return [] if isinstance(given, dict) else [f.name for f in given if not f.nullable]
+
+    def _given(self, written: StructType | None) -> dict[str, Any] | StructType:
+        """Return the schema as it is written: as Avro's, or as Spark's."""
         schema = self._schema or written
         if isinstance(schema, dict) and "filepath" in schema:
             path = arguments.absolute(schema["filepath"])
@@ -105,7 +118,7 @@ class Avro:
                 "payload.format avro needs a schema; add schema: {filepath: "
                 "conf/base/sensor.avsc}, or registry: {url: ..., subject: ...}"
             )
-        return avro_of(schemas.struct_of(schema))
+        return schemas.struct_of(schema)
 
 
 def avro_of(schema: StructType) -> dict[str, Any]:

@@ -111,7 +111,9 @@ class DatasetWriter:
     @property
     def paths(self) -> list[str]:
         """Every file or folder that Spark writes here; other datasets find their own."""
-        if not self._is_sparks and not isinstance(self.dataset, UpsertDataset):
+        if isinstance(self.dataset, UpsertDataset):
+            return self.dataset.paths
+        if not self._is_sparks:
             return []
         paths = [str(self._config[key]) for key in PATHS & self._config.keys()]
         return [path.partition(BATCH_ID)[0] for path in paths]
@@ -346,10 +348,13 @@ def _converter(dataset: AbstractDataset) -> Callable[[DataFrame], Any]:
     """Choose the frame that the dataset's ``save`` says it takes; Spark's if none."""
     wanted = _wanted_types(dataset)
     roots = [getattr(kind, "__module__", "").partition(".")[0] for kind in wanted]
+    if not wanted or "pyspark" in roots:
+        return _unchanged
     for root in roots:
         if root in CONVERTERS:
             return CONVERTERS[root]
-    if not wanted or set(roots) & {"pyspark", "typing"}:
+    is_kedros = type(dataset).__module__.startswith("kedro_datasets.")
+    if "typing" in roots and not is_kedros:  # anything, says somebody who knows
         return _unchanged
     names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in wanted)
     raise DatasetError(

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kedro.io import DatasetError
@@ -37,6 +38,7 @@ MESSAGE = {  # the columns that Spark sends, and their types
     "headers": ("array<struct<key:string,value:binary>>",),
 }
 PREFIXES = ("kafka.", "fetchoffset.", "kafkaconsumer.")  # that Spark's source knows
+OF_REGISTRY = ("basic.auth.", "bearer.auth.")
 READER_ONLY = ("subscribe", "subscribepattern", "assign", "startingoffsets")
 WAY = ("bootstrap.servers", "security.", "sasl.", "ssl.")  # what leads to a broker
 SECONDS = 20  # that a broker may take to answer
@@ -66,6 +68,11 @@ def refuse_unprefixed(options: dict[str, Any], where: str) -> None:
         if (bare := key.removeprefix("kafka.")) in DECIDED:
             raise DatasetError(
                 f"'{key}' in {where} is refused by Spark; instead: {INSTEAD[bare]}"
+            )
+        if key.startswith(OF_REGISTRY):
+            raise DatasetError(
+                f"'{key}' in {where} would be given to nobody; if it is for a schema "
+                f"registry, write registry.{key} into the credentials"
             )
         if "." in key and not key.lower().startswith(PREFIXES):
             raise DatasetError(
@@ -148,28 +155,28 @@ def problems(wanted: dict[str, dict[str, Any]]) -> Iterator[str]:
     for name, options in wanted.items():
         way = {k: v for k, v in connection(options).items() if k.startswith(WAY)}
         groups.setdefault(str(sorted(way.items())), {})[name] = options
-    for entries in groups.values():
-        yield from _of_one_broker(entries)
+    # Side by side: a silent one takes as long as all of them.
+    with ThreadPoolExecutor(max(1, len(groups))) as threads:
+        for found in threads.map(_of_one_broker, groups.values()):
+            yield from found
 
 
-def _of_one_broker(entries: dict[str, dict[str, Any]]) -> Iterator[str]:
+def _of_one_broker(entries: dict[str, dict[str, Any]]) -> list[str]:
     names, settings = " and ".join(entries), connection(next(iter(entries.values())))
     servers = settings.get("bootstrap.servers")
     if not servers:
-        yield f"{names}: no broker is named; add kafka.bootstrap.servers: host:port"
-        return
+        return [f"{names}: no broker is named; add kafka.bootstrap.servers: host:port"]
     try:
         there = _topics_of({**settings, **RETRIES})
     except Exception as error:
-        yield f"{names}: {_explained(error, servers)}"
-        return
-    for name, options in entries.items():
-        for topic in topics(options):
-            if topic not in there:
-                yield (
-                    f"{name}: broker {servers} has no topic {topic}; create it, or "
-                    "correct its name (kedro streams broker makes those of the catalog)"
-                )
+        return [f"{names}: {_explained(error, servers)}"]
+    return [
+        f"{name}: broker {servers} has no topic {topic}; create it, or correct its name "
+        "(kedro streams broker makes those of the catalog)"
+        for name, options in entries.items()
+        for topic in topics(options)
+        if topic not in there
+    ]
 
 
 def _topics_of(settings: dict[str, Any]) -> set[str]:

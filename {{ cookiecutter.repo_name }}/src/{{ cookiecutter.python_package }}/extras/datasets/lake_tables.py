@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from ..streams.errors import first_sentence, is_sparks
 from ..streams.files import at
-from ..streams.session import get_spark, warehouse
+from ..streams.session import get_spark, has_own_catalog, warehouse
 from .merges import Merge
 from .schemas import is_lossless, misfit, quoted
 
@@ -69,13 +69,37 @@ class LakeTable:
         else:
             maker.save(self.filepath)
 
+    @property
+    def folder(self) -> str | None:
+        """Where its files are, if that is known without a catalog of somebody else's."""
+        is_plain = self.file_format == "delta" and "." not in str(self.table)
+        if self.table and is_plain and has_own_catalog():
+            return f"{warehouse()}/{self.table}"
+        return self.filepath
+
+    def misfits(self, schema: StructType) -> Iterator[str]:
+        """Find columns of which the table would lose values, or which it does not have."""
+        same = _same_name(self._spark)
+        there = {same(field.name): field for field in self.load().schema.fields}
+        if lost := [name for name in schema.names if same(name) not in there]:
+            yield (
+                f"{self.place} has no column {', '.join(lost)}; add it there (ALTER "
+                f"TABLE {self.identifier} ADD COLUMN ...), or leave it out in the node"
+            )
+        for field in schema.fields:
+            kind = there.get(same(field.name), field).dataType
+            if not is_lossless(field.dataType, kind):
+                yield f"{self.place}: {misfit(field, kind)}"
+
+    def load(self) -> DataFrame:
+        """Read the table as it is now."""
+        return self._spark.sql(f"SELECT * FROM {self.identifier}")
+
     def _find_again(self) -> None:
         """Tell Spark's own catalog, which forgets when it ends, of a table it had."""
-        name = str(self.table)
-        if self.file_format == "delta" and "." not in name:
-            folder = f"{warehouse()}/{name}"
-            known = self._spark.catalog.tableExists(name)
-            if not known and at(f"{folder}/_delta_log").exists():
+        name, folder = str(self.table), self.folder
+        if folder and not self._spark.catalog.tableExists(name):
+            if at(f"{folder}/_delta_log").exists():
                 self._spark.catalog.createTable(name, path=folder, source="delta")
 
     @property
@@ -96,31 +120,22 @@ class LakeUpserts:
         self._create = create
         self._partition_by = partition_by
 
+    @property
+    def folder(self) -> str | None:
+        """Where the table's files are, if that is known."""
+        return self._table.folder
+
     def problems(self, schema: StructType) -> Iterator[str]:
         """Find what the table as it is would refuse."""
         try:
             if self._table.exists():
-                yield from self._misfits(schema, self.load().schema)
+                yield from self._table.misfits(schema)
             elif not self._create:
                 yield self._absent()
         except Exception as error:
             if not is_sparks(error):
                 raise
             yield f"{self.place} cannot be read: {first_sentence(error)}"
-
-    def _misfits(self, schema: StructType, table: StructType) -> Iterator[str]:
-        same = _same_name(get_spark())
-        there = {same(field.name): field for field in table.fields}
-        if lost := [name for name in schema.names if same(name) not in there]:
-            yield (
-                f"{self.place} has no column {', '.join(lost)}; add it there (ALTER "
-                f"TABLE {self._table.identifier} ADD COLUMN ...), or leave it out in "
-                "the node"
-            )
-        for field in schema.fields:
-            kind = there.get(same(field.name), field).dataType
-            if not is_lossless(field.dataType, kind):
-                yield f"{self.place}: {misfit(field, kind)}"
 
     def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
         """Bring a batch into the table, unless it is there already."""
@@ -175,8 +190,7 @@ class LakeUpserts:
 
     def load(self) -> DataFrame:
         """Read the table as it is now."""
-        spark = get_spark(*self.formats)
-        return spark.sql(f"SELECT * FROM {self._table.identifier}")
+        return self._table.load()
 
     def exists(self) -> bool:
         """Whether there is such a table."""

@@ -38,7 +38,8 @@ class MicroBatchDataset(StreamSink):
 
     Instead of ``datasets``, ``function`` names a function ``f(batch, batch_id)`` and
     ``foreach`` a class with ``process(row)``; what is under ``arguments``, and the
-    ``credentials``, are given to them by name.
+    ``credentials``, are given to them by name. If they write with a format that comes
+    in a package of ``spark.yml``, ``formats: [delta]`` says so.
 
     ``load`` reads, as a batch, what the first dataset holds.
     """
@@ -51,6 +52,7 @@ class MicroBatchDataset(StreamSink):
         function: str | None = None,
         foreach: str | None = None,
         arguments: dict[str, Any] | None = None,
+        formats: list[str] | None = None,
         credentials: dict[str, Any] | None = None,
         name: str | None = None,
         metadata: dict[str, Any] | None = None,
@@ -65,6 +67,7 @@ class MicroBatchDataset(StreamSink):
                 "writing; put it under the save_args of one of them"
             )
         self._refuse_what_spark_cannot()
+        self._named_formats = set(formats or ())
         given = {**(arguments or {})}
         if credentials:
             given["credentials"] = credentials
@@ -148,7 +151,8 @@ class MicroBatchDataset(StreamSink):
     @property
     def formats(self) -> set[str]:
         """The formats that Spark must know, some of which come in packages."""
-        return super().formats.union(*[d.formats for d in self._dataset_writers])
+        own = super().formats | self._named_formats
+        return own.union(*[d.formats for d in self._dataset_writers])
 
     @property
     def databases(self) -> set[str]:

@@ -1,5 +1,6 @@
 """How the value of a Kafka message becomes columns, and back."""
 
+import re
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -28,6 +29,7 @@ SINK_KEYS = ("key", "topic", "headers")
 MALFORMED = ("fail", "drop", "keep")
 MESSAGE = ("key", "timestamp", "partition", "offset", "topic", "headers")
 NESTED = (ArrayType, MapType, StructType)
+IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")  # what Spark takes without quotes
 
 # Spark would cut off microseconds, and blanks around a text, which would not come back.
 PRECISE = {
@@ -47,6 +49,7 @@ SENTENCE = (
 DETECTED = "Malformed records are detected"  # as Spark says it
 TOMBSTONE = "it has no value (a tombstone)"
 EMPTY = "it is empty"
+NO_TEXT = "it is not UTF-8"
 
 
 class Payload:
@@ -181,7 +184,8 @@ class Payload:
         struct = parsed.schema["_parsed"].dataType
         assert isinstance(struct, StructType)
         fields = [name for name in struct.names if name != schemas.MARK]
-        clash = {f"message_{field}" for field in self._keep} & set(fields)
+        kept = {f"message_{field}" for field in self._keep}
+        clash = {name for name in fields if name.lower() in kept}
         if clash:
             raise DatasetError(
                 f"the payload has a column {min(clash)}, which payload.keep would add "
@@ -269,7 +273,9 @@ class _Text:
             if not field.nullable:
                 is_bad |= parsed[field.name].isNull()
         reason = f"it is not {self._format} of the schema {_ddl(schema)}"
-        return Parsed(columns, F.when(is_bad, reason))
+        # Spark would put a sign of its own in place of what it cannot read.
+        is_text = F.is_valid_utf8(value.cast("string"))
+        return Parsed(columns, F.when(~is_text, NO_TEXT).when(is_bad, reason))
 
     def write(self, carried: StructType, topic: str | None) -> Column:
         columns = F.struct(*[F.col(schemas.quoted(name)) for name in carried.names])
@@ -381,7 +387,7 @@ def _texts(options: dict[str, Any]) -> dict[str, str]:
 
 def _ddl(schema: StructType) -> str:
     return ", ".join(
-        f"{f.name if f.name.isidentifier() else schemas.quoted(f.name)} "
+        f"{f.name if IDENTIFIER.fullmatch(f.name) else schemas.quoted(f.name)} "
         f"{f.dataType.simpleString()}{'' if f.nullable else ' not null'}"
         for f in schema
     )

@@ -21,6 +21,8 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from ..streams.errors import SECRET_VALUE, first_sentence, is_sparks
@@ -42,6 +44,7 @@ class PostgresTable:
     """Where the rows of a keyed table are, and how a batch gets there."""
 
     formats = frozenset({"postgresql"})
+    folder = None  # its files are the server's
 
     def __init__(
         self, table: str, connection: dict[str, Any], merge: Merge, create: bool
@@ -64,7 +67,7 @@ class PostgresTable:
         self._client = _client()
         *schema, name = table.split(".")
         self._schema, self._name = schema, name
-        self.identity = (url.partition("?")[0], *(schema or ["public"]), name)
+        self.identity = (*_server(url), *(schema or ["public"]), name)
 
     # --- before a stream starts ----------------------------------------------
 
@@ -114,7 +117,7 @@ class PostgresTable:
         """Find columns of which PostgreSQL would round or cut the values."""
         table = f"(SELECT {_listed(schema.names)} FROM {self._quoted(self._name)}) AS t"
         try:
-            there = self._read(table).schema
+            there = self._read(table, preferTimestampNTZ=True).schema
         except Exception as error:
             if not is_sparks(error):
                 raise
@@ -145,13 +148,13 @@ class PostgresTable:
             if self._is_done(connection, stream, batch_id):
                 return
             left = [] if batch_id is None else self._tables(connection, stages)
-            self._prepare(connection, stage, rows.columns)
+            self._prepare(connection, stage, rows.schema)
         self._drop(*left)
         try:
             self._fill(stage, rows)
             with self._connect() as connection:
                 if batch_id is None or self._note(connection, stream, batch_id):
-                    self._take_in(connection, stage, rows.columns)
+                    self._take_in(connection, stage, rows.schema)
                 connection.execute(f"DROP TABLE {self._quoted(stage)}")
         except Exception:
             self._drop(stage)
@@ -164,12 +167,20 @@ class PostgresTable:
                 connection.execute(f"SET LOCAL lock_timeout = '{PATIENCE}'")
                 connection.execute(f"DROP TABLE IF EXISTS {self._quoted(stage)}")
 
-    def _prepare(self, connection: Any, stage: str, columns: list[str]) -> None:
-        """Make room with the types of the table; if there is none, Spark chooses them."""
+    def _prepare(self, connection: Any, stage: str, schema: StructType) -> None:
+        """Make room with the types of the table; if there is none, Spark chooses them.
+
+        Text stays text until it is merged: a column of another type would refuse nulls.
+        """
+        texts, name = _texts(schema), self._quoted(self._name)
+        columns = [
+            f"NULL::text AS {_quoted(c)}" if c in texts else _quoted(c)
+            for c in (*schema.names, AS_SENT)
+        ]
         if self._columns(connection) is not None:
             connection.execute(
-                f"CREATE TABLE {self._quoted(stage)} AS SELECT {_listed(columns)}, "
-                f"NULL::text AS {AS_SENT} FROM {self._quoted(self._name)} WITH NO DATA"
+                f"CREATE TABLE {self._quoted(stage)} AS SELECT {', '.join(columns)} "
+                f"FROM {name} WITH NO DATA"
             )
         elif not self._create:
             raise DatasetError(self._absent())
@@ -192,10 +203,10 @@ class PostgresTable:
             return error
         return mistake(first_sentence(error))
 
-    def _take_in(self, connection: Any, stage: str, columns: list[str]) -> None:
+    def _take_in(self, connection: Any, stage: str, schema: StructType) -> None:
         """Merge, in the order of keys, so that two writers seldom block each other."""
         source, target = self._quoted(stage), self._quoted(self._name)
-        keys = _listed(self._merge.keys)
+        columns, keys = schema.names, _listed(self._merge.keys)
         if self._columns(connection) is None:
             self._await_turn(connection, target)
             connection.execute(
@@ -204,16 +215,36 @@ class PostgresTable:
             )
             if not self._is_keyed(connection):
                 connection.execute(f"ALTER TABLE {target} ADD PRIMARY KEY ({keys})")
-        self._refuse_one_key_in_two_spellings(connection, source, keys)
+        values = self._values(connection, schema)
+        understood = ", ".join(values[key] for key in self._merge.keys)
+        self._refuse_one_key_in_two_spellings(connection, source, understood)
         changes = self._merge.assignments(columns, "excluded", _quoted)
         changed = ", ".join(f"{_quoted(c)} = {value}" for c, value in changes.items())
         # A task of Spark's that was done twice has written its rows twice.
         connection.execute(
             f"INSERT INTO {target} AS old ({_listed(columns)}) "
-            f"SELECT DISTINCT ON ({keys}) {_listed(columns)} FROM {source} "
-            f"ORDER BY {keys} ON CONFLICT ({keys}) "
+            f"SELECT DISTINCT ON ({understood}) {', '.join(values.values())} "
+            f"FROM {source} ORDER BY {understood} ON CONFLICT ({keys}) "
             + (f"DO UPDATE SET {changed}" if changed else "DO NOTHING")
         )
+
+    def _values(self, connection: Any, schema: StructType) -> dict[str, str]:
+        """Return the columns of a stage as the table takes them: text as what it means.
+
+        Without a length, which PostgreSQL would cut a text to, and not refuse it.
+        """
+        types = dict(
+            connection.execute(
+                "SELECT attname, format_type(atttypid, -1) FROM pg_attribute "
+                "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+                (self._quoted(self._name),),
+            ).fetchall()
+        )
+        texts = _texts(schema)
+        return {
+            name: _quoted(name) + (f"::{types.get(name, 'text')}" * (name in texts))
+            for name in schema.names
+        }
 
     def _refuse_one_key_in_two_spellings(
         self, connection: Any, source: str, keys: str
@@ -267,8 +298,8 @@ class PostgresTable:
         """Read the table as it is now."""
         return self._read(self._quoted(self._name))
 
-    def _read(self, table: str) -> DataFrame:
-        reader = get_spark(*self.formats).read.format("jdbc")
+    def _read(self, table: str, **options: Any) -> DataFrame:
+        reader = get_spark(*self.formats).read.format("jdbc").options(**options)
         return reader.options(**{**self._options(self._name), "dbtable": table}).load()
 
     def exists(self) -> bool:
@@ -292,13 +323,12 @@ class PostgresTable:
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (table,))
 
     def _options(self, table: str) -> dict[str, Any]:
-        """What Spark's own client needs; text goes into columns of any type."""
+        """What Spark's own client needs."""
         return {
             **self._connection,
             "url": self._url,
             "driver": "org.postgresql.Driver",
             "dbtable": self._quoted(table),
-            "stringtype": "unspecified",
         }
 
     def _quoted(self, name: str) -> str:
@@ -339,9 +369,11 @@ class PostgresTable:
     def _is_keyed(self, connection: Any) -> bool:
         indexes = connection.execute(
             "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a "
-            "ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
-            "WHERE i.indrelid = to_regclass(%s) AND i.indisunique "
-            "AND i.indpred IS NULL GROUP BY i.indexrelid",
+            "ON a.attrelid = i.indrelid "
+            "AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1]) "
+            "WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid "
+            "AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL "
+            "GROUP BY i.indexrelid",
             (self._quoted(self._name),),
         )
         return any(set(names) == set(self._merge.keys) for (names,) in indexes)
@@ -366,6 +398,15 @@ def _listed(names: list[str]) -> str:
     return ", ".join(map(_quoted, names))
 
 
+def _server(url: str) -> tuple[str, ...]:
+    """Return the hosts and the database of a url, with the port that is usual."""
+    place = url.removeprefix("jdbc:postgresql://").partition("?")[0]
+    hosts, _, database = place.partition("/")
+    ports = [":" in host.rpartition("]")[2] for host in hosts.split(",")]
+    named = zip(hosts.split(","), ports, strict=True)
+    return (*[host if port else f"{host}:5432" for host, port in named], database)
+
+
 def _cut(name: str, longest: int) -> str:
     return name.encode()[:longest].decode(errors="ignore")
 
@@ -380,10 +421,20 @@ def _sql_state(error: Exception) -> str:
     return ""
 
 
+def _texts(schema: StructType) -> set[str]:
+    """Return the columns of text, and the one that says what Spark took a key for."""
+    return {AS_SENT, *[f.name for f in schema if isinstance(f.dataType, StringType)]}
+
+
 def _is_kept(field: StructField, there: DataType) -> bool:
-    """Whether a column keeps every value; PostgreSQL reads text as what it is to be."""
+    """Whether a column keeps every value; PostgreSQL reads text as what it is to be.
+
+    A moment in a column without a time zone would depend on that of the machine.
+    """
     if isinstance(field.dataType, StringType):
         return True
+    if {type(field.dataType), type(there)} == {TimestampType, TimestampNTZType}:
+        return False
     if there == ANY_NUMBER and isinstance(field.dataType, NumericType):
         return True
     return is_lossless(field.dataType, there)

@@ -4,7 +4,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -142,21 +142,34 @@ class Newcomers:
         number = int.from_bytes(message[1:HEAD], "big")
         if _is_unknown(self._url, number):
             return None
-        reader = _parsed(self._reader)
-        moved = io.BytesIO()
         try:
             writer = _asked(self._url, self._secrets, number)
-            body = io.BytesIO(message[HEAD:])
-            # With their names, so that a union of records stays what it is.
-            row = fastavro.schemaless_reader(
-                body, writer, reader, return_named_type=True
-            )
-            fastavro.schemaless_writer(moved, reader, row)
         except ConnectionError:
             raise  # the message may be good: try again
         except Exception:
             return None
-        return moved.getvalue()
+        return _rewritten(message[HEAD:], writer, _parsed(self._reader))
+
+
+def _rewritten(body: bytes, writer: Any, reader: Any) -> bytes | None:
+    """Return a record as the reader would have written it; None if it does not fit.
+
+    With the names of its types, so that a union of records stays what it is; where the
+    reader has no union, with those names alone without which a type is not known.
+    """
+    for only_where_needed in (False, True):
+        moved = io.BytesIO()
+        with suppress(Exception):
+            row = fastavro.schemaless_reader(
+                io.BytesIO(body),
+                writer,
+                reader,
+                return_named_type=True,
+                return_named_type_override=only_where_needed,
+            )
+            fastavro.schemaless_writer(moved, reader, row)
+            return moved.getvalue()
+    return None
 
 
 @lru_cache(maxsize=1000)

@@ -76,9 +76,18 @@ def quoted(name: str) -> str:
 def is_lossless(kind: DataType, there: DataType) -> bool:
     """Whether no value of a type becomes another one in a table, without an error.
 
-    A number that is too large is an error; what is nested is Spark's to judge.
+    A number that is too large is an error; what is nested in another way, or under
+    another name, is Spark's to judge.
     """
     both = (kind, there)
+    if isinstance(kind, ArrayType) and isinstance(there, ArrayType):
+        return is_lossless(kind.elementType, there.elementType)
+    if isinstance(kind, MapType) and isinstance(there, MapType):
+        values = is_lossless(kind.valueType, there.valueType)
+        return values and is_lossless(kind.keyType, there.keyType)
+    if isinstance(kind, StructType) and isinstance(there, StructType):
+        shared = [f for f in kind if f.name in there.names]
+        return all(is_lossless(f.dataType, there[f.name].dataType) for f in shared)
     if all(isinstance(k, IntegralType | DecimalType) for k in both):
         return _decimals(kind) <= _decimals(there)
     if any(isinstance(k, ArrayType | MapType | StructType) for k in both):

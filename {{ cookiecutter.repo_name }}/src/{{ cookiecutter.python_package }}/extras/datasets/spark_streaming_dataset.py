@@ -152,7 +152,13 @@ class SparkStreamingDataset(StreamSink):
             )
         if self.malformed_only:
             malformed.refuse_where_unknown(self.file_format, payload)
-        return Payload(payload, self._credentials) if payload else None
+        understood = Payload(payload, self._credentials) if payload else None
+        if understood and understood.malformed == "drop" and not self._streaming:
+            raise DatasetError(
+                "payload.malformed: drop counts what it leaves out in the progress of a "
+                "stream, and with streaming: false there is none; write malformed: fail"
+            )
+        return understood
 
     @property
     def is_kafka(self) -> bool:
@@ -313,7 +319,9 @@ class SparkStreamingDataset(StreamSink):
     @property
     def paths(self) -> list[str]:
         """Every file or folder that is read or written here."""
-        return [*super().paths, *([self.filepath] if self.filepath else [])]
+        of_table = self._folder_of_table if has_own_catalog() else None
+        folder = self._lake.folder if self._lake else self.filepath or of_table
+        return [*super().paths, *([folder] if folder else [])]
 
     def outgoing(self, rows: DataFrame) -> DataFrame:
         """Turn rows into what Spark's writer wants: messages, if there is a payload."""
@@ -362,8 +370,16 @@ class SparkStreamingDataset(StreamSink):
         if self.file_format.lower() == "csv":
             yield from nested_in_csv(schema, "file_format: parquet")
         yield from self._undividable(schema.names)
+        if self._lake and self._lake.exists() and not self._widens_its_table:
+            yield from self._lake.misfits(schema)
         if self.is_kafka:
             yield from self._unsendable(schema)
+
+    @property
+    def _widens_its_table(self) -> bool:
+        """Whether the table is to take on the columns of the rows."""
+        options = {re.sub("[-_]", "", key.lower()) for key in self._options()}
+        return bool(options & {"mergeschema", "overwriteschema"})
 
     def _undividable(self, columns: list[str]) -> Iterator[str]:
         """Find what partition_by names and Spark would refuse once it starts."""

@@ -81,6 +81,11 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
                 "keys is empty, so no row could be told from another; write a list of "
                 "columns, e.g. keys: [sku]"
             )
+        if not isinstance(add or [], list) or not isinstance(order_by or "", str):
+            raise DatasetError(
+                "add is a list of columns, and order_by is one column; write e.g. add: "
+                "[units] and order_by: arrived_at"
+            )
         self._merge = Merge(keys, order_by, list(add or ()))
         if clash := set(self._merge.add) & {*keys, order_by}:
             raise DatasetError(
@@ -88,14 +93,12 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
                 "and those are not added up; remove it from add"
             )
         self._store: PostgresTable | LakeUpserts
-        self.paths: list[str] = []  # every folder that is read or written here
         if file_format == "postgresql":
             self._refuse_what_postgresql_lacks(table, filepath, partition_by)
             secrets = deepcopy(credentials or {})
             self._store = PostgresTable(str(table), secrets, self._merge, create)
         else:
             folder = arguments.absolute(filepath) if filepath else None
-            self.paths = [folder] if folder else []
             lake = LakeTable(file_format, folder, table)
             self._store = LakeUpserts(lake, self._merge, create, partition_by)
 
@@ -121,6 +124,11 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
     def identity(self) -> Any:
         """What two entries of one table, written differently, have in common."""
         return self._store.identity
+
+    @property
+    def paths(self) -> list[str]:
+        """Every folder that is read or written here, where it is known."""
+        return list(filter(None, [self._store.folder]))
 
     @property
     def adds(self) -> bool:

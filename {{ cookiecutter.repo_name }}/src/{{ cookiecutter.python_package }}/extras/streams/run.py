@@ -51,8 +51,7 @@ class StreamsRun:
             if session.was_submitted():
                 self._stop.listen_to_java(self._settings.drain_seconds)
             checks.refuse(checks.silent_stores(self._topology))
-            tables = session.table_folders(self._topology.formats)
-            places = self._topology.paths | tables
+            places = self._topology.paths
             checks.refuse(
                 workers.problems(self._spark, places, lambda: self._stop.count)
             )

@@ -8,6 +8,7 @@ from kedro.io import AbstractDataset, CatalogProtocol, DatasetError
 from kedro.pipeline import Pipeline
 
 from ..datasets import SparkStreamingDataset, StreamSink, UpsertDataset
+from .session import table_folders
 
 MALFORMED = "malformed_only"  # the key of an entry that reads what others leave out
 
@@ -67,8 +68,9 @@ class Topology:
     @property
     def paths(self) -> set[str]:
         """Every file or folder that Spark reads or writes, wherever executors run."""
-        entries = {**self.sources, **self.streams}.values()
-        return {path for entry in entries for path in entry.paths}
+        entries = {**self.sources, **self.streams, **self.tables}.values()
+        named = {path for entry in entries for path in entry.paths}
+        return named | table_folders(self.formats)
 
     @property
     def folders_between(self) -> set[str]:
