@@ -50,18 +50,18 @@ class Cluster:
         self._run(name, main, *options, self.master, wrapped_in=wrapped_in)
         self._await(name, "Successfully registered with master")
 
-    def kill_worker(self) -> None:
-        """Kill a worker that has an executor, and the executor with it."""
+    def kill_worker_of(self, task: int) -> None:
+        """Kill the worker whose executor has a task in this process, and all of them."""
         for worker in self._processes[1:]:
             family = psutil.Process(worker.pid).children(recursive=True)
-            if family:
+            if task in [process.pid for process in family]:
                 for process in [psutil.Process(worker.pid), *family]:
                     with suppress(psutil.NoSuchProcess):  # it ended with its parent
                         process.kill()
                 worker.wait()
                 self._processes.remove(worker)
                 return
-        raise AssertionError("no worker has an executor")
+        raise AssertionError("no worker has that task")
 
     def stop(self) -> None:
         for process in reversed(self._processes):

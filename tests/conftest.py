@@ -1,5 +1,6 @@
 """Projects generated with real ``kedro new``, and clean environments to run them in."""
 
+import hashlib
 import importlib
 import json
 import os
@@ -17,6 +18,7 @@ from unittest import mock
 import databases
 import pexpect
 import psutil
+import pyspark
 import pytest
 import servers
 import yaml
@@ -224,12 +226,45 @@ def run_in_process(project: Project, *pipelines: str, **selection: list[str]) ->
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quiet_environment():
+def quiet_environment(tmp_path_factory):
     """Keep telemetry, width and colours out of what is compared; start Java faster."""
     os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     os.environ["KEDRO_DISABLE_TELEMETRY"] = "1"
     os.environ["COLUMNS"] = "200"
     os.environ["NO_COLOR"] = "1"
+    archive = classes_of_a_run(tmp_path_factory.mktemp("classes"))
+    if archive.exists():
+        os.environ["SPARK_SUBMIT_OPTS"] = (
+            f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:disable"
+        )
+
+
+def classes_of_a_run(folder: Path) -> Path:
+    """Let Java keep the classes that a run loads, for the hundreds of runs that follow.
+
+    Loading them is half of what a short run costs. A Java that cannot keep them, or to
+    which they do not belong, does without.
+    """
+    (core,) = (Path(pyspark.__file__).parent / "jars").glob("spark-core_*.jar")
+    java = sh("java", "-version").stderr
+    mark = hashlib.sha256(f"{java}{core}{core.stat().st_mtime_ns}".encode())
+    archive = servers.DOWNLOADS / f"classes-{mark.hexdigest()[:12]}.jsa"
+    with servers.one_at_a_time():
+        if not archive.exists():
+            part = folder / "classes.jsa"
+            project = new_project(folder, "Cold Store")
+            options = (
+                f"-XX:+IgnoreUnrecognizedVMOptions -XX:ArchiveClassesAtExit={part}"
+            )
+            environment = {**os.environ, "SPARK_SUBMIT_OPTS": options}
+            with project.live(BOUNDED, env=environment) as run:
+                wait_until(lambda: run.jvm() or run.process.poll(), "Java")
+                java_of_run = run.jvm()
+                run.end()
+            wait_until(lambda: not any(map(is_alive, java_of_run)), "the classes")
+            if part.exists():
+                shutil.move(part, archive)
+    return archive
 
 
 @pytest.fixture(scope="session", params=NAMES, ids=["short", "long", "hyphen"])

@@ -1,5 +1,6 @@
 """The packaged project on a real standalone cluster, and what a cluster can lack."""
 
+import importlib
 import json
 import os
 import re
@@ -42,6 +43,7 @@ NOBODY = (
 GATE = '''\
 """Code of a user's own that runs on executors, and waits there at a gate."""
 
+import os
 import time
 from pathlib import Path
 
@@ -49,7 +51,7 @@ from pyspark.sql import functions as F
 
 
 def wait_at(folder):
-    (Path(folder) / "waiting").touch()
+    (Path(folder) / "waiting").write_text(str(os.getpid()))
     while not (Path(folder) / "open").exists():
         time.sleep(0.05)
     return True
@@ -130,22 +132,17 @@ def clustered(project, cluster, artifacts) -> Project:
     return project
 
 
-def driver_environment(project: Project) -> dict[str, str]:
+def with_the_project_installed(project: Project) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(project.folder / "src")}
 
 
 def submit(project: Project, *options: str):
-    return sh(
-        *project.command("streams", "submit", CLUSTER, *options),
-        cwd=project.folder,
-        env=driver_environment(project),
-    )
+    return project.kedro("streams", "submit", CLUSTER, *options)
 
 
 def live(project: Project, *options: str):
     """Submit a run that goes on; its process is spark-submit's Java."""
-    command = ("streams", "submit", CLUSTER)
-    return project.live(*options, command=command, env=driver_environment(project))
+    return project.live(*options, command=("streams", "submit", CLUSTER))
 
 
 @dataclass
@@ -156,7 +153,13 @@ class Gate:
 
     @property
     def is_reached(self) -> bool:
-        return (self.folder / "waiting").exists()
+        return bool(self.process)
+
+    @property
+    def process(self) -> int:
+        """The process of Python that waits, 0 if there is none."""
+        file = self.folder / "waiting"
+        return int(file.read_text() or 0) if file.exists() else 0
 
     def open(self) -> None:
         (self.folder / "open").touch()
@@ -253,7 +256,7 @@ def test_a_worker_that_dies_costs_no_row_and_sigterm_finishes_the_batch(
     stream = "int_new_inventory"
     with live(clustered, "--pipelines=inventory") as run:
         wait_until(lambda: gate.is_reached, "a batch on the executors")
-        cluster.kill_worker()
+        cluster.kill_worker_of(gate.process)
         assert clustered.newest(stream) < clustered.newest(stream, "offsets")
         cluster.add_worker("worker-again")
         gate.open()
@@ -385,6 +388,7 @@ def test_the_command_line_has_what_takes_effect_only_there(project):
     project.edit(
         "conf/cluster/spark.yml",
         ("spark.executor.cores: 2", "spark.driver.memory: 3g\nspark.executor.cores: 2"),
+        ("spark.driver.host: null", "spark.driver.host: 10.0.0.7"),
     )
     options = ("--master=local[2]", "--dry-run", "--pipelines=inventory")
 
@@ -394,10 +398,25 @@ def test_the_command_line_has_what_takes_effect_only_there(project):
     given = dict(zip(words[1::2], words[2::2], strict=False))
     assert given["--master"] == "local[2]"
     assert given["--driver-memory"] == "3g"
+    assert "spark.driver.host=10.0.0.7" in words
     assert given["--name"] == "Cold Store"
     assert "io.delta:delta-spark_2.13:4.0.0" in given["--packages"]
     assert "--env=cluster" in words and "--pipelines=inventory" in words
     assert "spark.executor.cores" not in printed, "it takes effect later, too"
+
+
+def test_another_configuration_is_composed_from_and_run_with(project, tmp_path):
+    """One with its data in a bucket, which is where pods have it."""
+    there = shutil.copytree(project.folder / "conf", tmp_path / "prod")
+    settings = there / "cluster/globals.yml"
+    settings.write_text("data: s3a://shop/data\ncheckpoints: s3a://shop/checkpoints\n")
+
+    printed = submit(project, f"--conf-source={there}", "--dry-run").stdout
+
+    words = shlex.split(printed)
+    given = dict(zip(words[1::2], words[2::2], strict=False))
+    assert "org.apache.hadoop:hadoop-aws:" in given["--packages"]
+    assert [w for w in words if "conf-source" in w] == [f"--conf-source={there}"]
 
 
 def test_a_driver_in_a_kubernetes_cluster_is_submitted_as_the_docs_write_it(project):
@@ -475,6 +494,44 @@ def test_a_master_that_does_not_answer_is_said_so(project):
     settle(project, f"spark://127.0.0.1:{free_port()}", None)
 
     assert "does not answer" in refused(project)
+
+
+def test_a_spark_that_does_not_start_is_said_so(project):
+    settings = {"spark.driver.bindAddress": "203.0.113.7"}  # nobody's
+    (project.folder / "conf/local/spark.yml").write_text(yaml.safe_dump(settings))
+
+    result = project.kedro("run")
+
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode == 1
+    assert "Spark does not start: " in said and "Traceback" not in said
+
+
+def test_an_executor_of_another_spark_is_named(looking):
+    answer = {"host": "shed", "pyspark": "3.5.1", "missing": "", "seen": []}
+
+    (said,) = looking._lacks(answer, {})
+
+    assert said.startswith("executors on shed run pyspark 3.5.1, and the driver ")
+
+
+def test_a_source_that_may_only_be_read_is_looked_for_itself(
+    looking, tmp_path, monkeypatch
+):
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    source = f"{tmp_path}/*.json"
+
+    with looking._marks([source]) as marks:
+        assert marks == {source: str(tmp_path)}
+
+
+@pytest.fixture
+def looking(code):
+    """The module that looks at executors."""
+    return importlib.import_module("cold_store.extras.streams.workers")
 
 
 def test_executors_without_this_project_are_named(project, cluster):
@@ -607,7 +664,7 @@ def test_a_wheel_without_configuration_says_what_is_missing(project, tmp_path):
     result = sh(
         *(project.python, "-m", "cold_store"),
         cwd=tmp_path,
-        env=driver_environment(project),
+        env=with_the_project_installed(project),
     )
 
     said = " ".join((result.stdout + result.stderr).split())
@@ -622,7 +679,7 @@ def test_an_environment_that_the_configuration_lacks_is_not_called_a_missing_one
         *(project.python, "-m", "cold_store", "--env=clutser"),
         f"--conf-source={project.folder / 'conf'}",
         cwd=tmp_path,
-        env=driver_environment(project),
+        env=with_the_project_installed(project),
     )
 
     said = " ".join((result.stdout + result.stderr).split())
@@ -758,7 +815,12 @@ def test_the_application_drains_restarts_and_names_no_secret(generated):
 
     assert spec["restartPolicy"]["type"] == "Always"
     assert driver["terminationGracePeriodSeconds"] > int(drain.split()[0])
+    pod = yaml.safe_load((generated.folder / "deploy/driver-pod.yaml").read_text())
+    assert pod["spec"]["terminationGracePeriodSeconds"] > int(drain.split()[0])
     assert driver["annotations"]["prometheus.io/scrape"] == "true"
+    settings = (generated.folder / "conf/cluster/spark.yml").read_text()
+    port = driver["annotations"]["prometheus.io/port"]
+    assert int(port) == yaml.safe_load(settings)["spark.ui.port"]
     for part in (driver, spec["executor"]):
         assert all("secretKeyRef" in env["valueFrom"] for env in part["env"])
 

@@ -1,11 +1,13 @@
 """Tables of Delta and Iceberg, written and read by streams."""
 
+import importlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import ROWS, finish, forget_newest_commit, run_in_process, wait_until
-from kedro.io import DatasetError
+from kedro.io import DataCatalog, DatasetError
+from kedro.pipeline import Node, Pipeline
 from pyspark.errors import StreamingQueryException
 from shell import DEADLINE
 from test_bad_input import overlay, written
@@ -95,6 +97,64 @@ def test_a_batch_that_comes_again_is_recognised(
     finish(there)
 
     assert rows(dataset(**place, streaming=False).load()) == ROWS
+
+
+def test_columns_that_the_table_would_change_are_known_before(
+    dataset, source, arguments, place, spark
+):
+    there = dataset(**place, save_args=arguments)
+    there.save(source.load())
+    finish(there)
+    schema = "sku STRING, units DOUBLE, tags ARRAY<INT>"
+    other = spark.createDataFrame([], schema).schema
+
+    lost, changed = dataset(**place, save_args=arguments).unstorable(other)
+
+    assert "has no column tags; add it there" in lost
+    assert "column units is double here and int there, where its values" in changed
+    wider = dataset(**place, save_args={**arguments, "mergeSchema": True})
+    assert not list(wider.unstorable(other))
+
+
+def test_what_is_nested_is_looked_at_as_well(spark):
+    is_lossless = importlib.import_module(
+        "cold_store.extras.datasets.schemas"
+    ).is_lossless
+    narrow, wide, other = (
+        spark.createDataFrame([], f"a {schema}").schema["a"].dataType
+        for schema in (
+            "ARRAY<STRUCT<n: INT, by: MAP<STRING, INT>>>",
+            "ARRAY<STRUCT<n: BIGINT, by: MAP<STRING, BIGINT>>>",
+            "ARRAY<STRUCT<n: INT, by: MAP<STRING, DOUBLE>>>",
+        )
+    )
+
+    assert is_lossless(narrow, wide)
+    assert not is_lossless(other, narrow)
+
+
+@pytest.mark.parametrize("file_format", ["csv", "delta"])
+def test_the_folder_of_a_plain_table_is_looked_at_before_the_start(
+    code, dataset, arguments, file_format
+):
+    there = dataset(file_format=file_format, table="plain", save_args=arguments)
+
+    assert f"{code.session.warehouse()}/plain" in there.paths
+
+
+def test_the_folder_of_a_catalog_is_looked_at_before_the_start(
+    code, dataset, arguments, monkeypatch
+):
+    topology = importlib.import_module("cold_store.extras.streams.topology")
+    bucket = "s3a://shop/lake"
+    monkeypatch.setitem(
+        code.session._State.settings, "spark.sql.catalog.lake.warehouse", bucket
+    )
+    entry = dataset(file_format="iceberg", table="lake.db.t", save_args=arguments)
+    catalog = DataCatalog({"sink": entry})
+    pipeline = Pipeline([Node(lambda: None, None, "sink", name="write")])
+
+    assert bucket in topology.Topology(pipeline, catalog).paths
 
 
 @pytest.mark.parametrize(
@@ -243,6 +303,23 @@ def test_a_stream_reads_the_table_that_another_writes_on_the_first_run(
     run_in_process(project, "inventory")
 
     assert project.lines("data/03_primary/stock.csv") == expected_stock(project)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_run_that_is_refused_leaves_no_table(project, spark, file_format, tmp_path):
+    name = f"refused_{abs(hash(str(tmp_path)))}"
+    overlay(project, chained(file_format, name))
+    project.edit(
+        "conf/base/catalog.yml", ("output_mode: complete", "output_mode: append")
+    )
+    before = written(project)
+
+    with pytest.raises(Exception, match="without a watermark no group ever can"):
+        run_in_process(project, "inventory")
+
+    assert not [path for path in written(project) - before if "inventory" in path]
+    if file_format == "iceberg":
+        assert not spark.catalog.tableExists(f"lake.shop.{name}")
 
 
 @pytest.mark.parametrize("file_format", FORMATS)

@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 from conftest import ROWS, finish, forget_newest_commit
 from kedro.io import DatasetError
+from pyspark.sql import functions as F
 from shell import DEADLINE
 
 WRITERS = '''
@@ -20,6 +21,7 @@ from pathlib import Path
 import pandas
 import pyarrow
 from kedro.io import AbstractDataset
+from pyspark.sql import DataFrame
 
 
 def write(batch, batch_id, folder="", credentials=None):
@@ -65,6 +67,17 @@ class SQLTableDataset(AbstractDataset):
     """Called as pandas' own, which needs a library that is not here."""
 
     def save(self, data: pandas.DataFrame) -> None:
+        raise NotImplementedError
+
+    def load(self):
+        raise NotImplementedError
+
+    def _describe(self):
+        return {}
+
+
+class Either(AbstractDataset):
+    def save(self, data: pandas.DataFrame | DataFrame) -> None:
         raise NotImplementedError
 
     def load(self):
@@ -225,7 +238,43 @@ def test_a_failure_in_one_of_several_fails_the_batch_and_a_replay_writes_all(
         assert (tmp_path / f"{name}.csv").read_text() == "sku,units\nA,3\nB,5\n"
 
 
+def test_a_batch_is_computed_once_for_all_datasets(batches, source, tmp_path):
+    log = tmp_path / "computed"
+
+    def note(units):
+        with log.open("a") as file:
+            file.write(f"{units}\n")
+        return units
+
+    there = batches(
+        *[
+            {"type": "pandas.CSVDataset", "filepath": str(tmp_path / f"{name}.csv")}
+            for name in ("first", "second")
+        ]
+    )
+    noted = F.udf(note, "int")("units").alias("units")
+    there.save(source.load().select("sku", noted))
+    finish(there)
+
+    assert sorted(log.read_text().split()) == ["3", "5"]
+    assert (tmp_path / "second.csv").read_text() == "sku,units\nA,3\nB,5\n"
+
+
+def test_a_dataset_that_takes_spark_or_pandas_is_given_sparks_frame(batches, writers):
+    (writer,) = batches({"type": "cold_store.writers.Either"})._writers
+    assert writer._as_wanted("a frame") == "a frame"
+
+
 # --- functions and row writers -----------------------------------------------
+
+
+def test_a_function_names_the_formats_that_it_writes(batches, writers):
+    named = batches(
+        function="cold_store.writers.write",
+        arguments={"folder": "a"},
+        formats=["delta"],
+    )
+    assert named.formats == {"delta"}
 
 
 def test_a_function_is_given_batch_number_and_what_the_catalog_says(
@@ -380,6 +429,10 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
         (
             {"datasets": [{"type": "yaml.YAMLDataset", "filepath": "a"}]},
             "YAMLDataset under datasets saves a dict, and a batch can be a frame of",
+        ),
+        (
+            {"datasets": [{"type": "json.JSONDataset", "filepath": "a"}]},
+            "JSONDataset under datasets saves a plain object of Python's, and a batch",
         ),
         (
             {

@@ -91,13 +91,15 @@ def submitting(code):
         ("spark.yarn.appMasterEnv.DATABASE", "postgresql://me:deep@db/stock"),
         ("spark.jars.repositories", "https://me:deep@maven.example/releases"),
         ("spark.driver.extraJavaOptions", "-Dpassword=deep"),
+        ("spark.driver.extraJavaOptions", "-Daws.secretKey=deep"),
+        ("spark.yarn.appMasterEnv.CACHE", "redis://:deep@cache:6379/0"),
     ],
 )
 def test_no_secret_gets_onto_the_command_line(submitting, settings, key, value):
     settings({key: value})
 
     with pytest.raises(Exception, match="would be on a command line") as refusal:
-        submitting.submit_command(set(), None, "local[1]", ())
+        submitting.submit_command(set(), None, "local[1]", None, ())
 
     assert key in str(refusal.value) and "deep" not in str(refusal.value)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -125,15 +126,40 @@ def test_text_goes_into_columns_of_types_that_spark_does_not_have(
     postgres.do(f"CREATE TABLE {table} (sku uuid PRIMARY KEY, about jsonb, ip inet)")
     key = "0a0a0a0a-0000-0000-0000-000000000001"
 
-    upsert().save(
-        spark.createDataFrame(
-            [(key, '{"a": 1}', "10.0.0.1")], "sku STRING, about STRING, ip STRING"
-        )
-    )
+    other = key.replace("1", "2")
+    rows = [(key, '{"a": 1}', "10.0.0.1"), (other, None, None)]
 
-    assert postgres.rows(f"SELECT about->>'a', host(ip) FROM {table}") == [
-        ("1", "10.0.0.1")
+    upsert().save(spark.createDataFrame(rows, "sku STRING, about STRING, ip STRING"))
+
+    assert postgres.rows(f"SELECT about->>'a', host(ip) FROM {table} ORDER BY sku") == [
+        ("1", "10.0.0.1"),
+        (None, None),
     ]
+
+
+def test_a_text_that_is_too_long_is_refused_and_not_cut(spark, postgres, upsert, table):
+    postgres.do(f"CREATE TABLE {table} (sku varchar(3) PRIMARY KEY, note char(2))")
+
+    with pytest.raises(DatasetError, match="too long"):
+        upsert().save(
+            spark.createDataFrame([("A-123", "x")], "sku STRING, note STRING")
+        )
+    upsert().save(spark.createDataFrame([("A-1", "xy")], "sku STRING, note STRING"))
+
+    assert postgres.rows(f"SELECT * FROM {table}") == [("A-1", "xy")]
+
+
+def test_a_moment_is_kept_only_with_its_time_zone(spark, postgres, upsert, table):
+    moment, clock = (
+        spark.createDataFrame([], f"sku STRING, at {kind}").schema
+        for kind in ("TIMESTAMP", "TIMESTAMP_NTZ")
+    )
+    postgres.do(f"CREATE TABLE {table} (sku text PRIMARY KEY, at timestamp)")
+
+    assert "at is timestamp here and timestamp_ntz there" in problems(upsert(), moment)
+    assert not problems(upsert(), clock)
+    postgres.do(f"ALTER TABLE {table} ALTER COLUMN at TYPE timestamptz")
+    assert not problems(upsert(), moment)
 
 
 def test_a_key_that_a_batch_spells_in_two_ways_is_refused(
@@ -387,6 +413,12 @@ def problems(dataset, schema) -> str:
             "has no unique index on sku",
         ),
         (
+            {},
+            "(sku text, units int, UNIQUE (sku) DEFERRABLE)",
+            "has no unique index on sku",
+        ),
+        ({}, "(sku text, units int, UNIQUE (sku) INCLUDE (units))", None),
+        (
             {"credentials": {"url": "jdbc:postgresql://127.0.0.1:1/a", "user": "b"}},
             None,
             "onnection refused",
@@ -463,6 +495,8 @@ def test_columns_that_postgresql_has_no_place_for_are_refused(spark, upsert):
         ({"keys": []}, "keys is empty, so no row could be told from another"),
         ({"add": ["sku"]}, "add names sku, which is a key or order_by"),
         ({"key": ["sku"]}, "key 'key' is not known here; did you mean keys?"),
+        ({"add": "units"}, "add is a list of columns, and order_by is one column"),
+        ({"order_by": ["at"]}, "add is a list of columns, and order_by is one column"),
         ({"credentials": {}}, "credentials need a url without name and password"),
         (
             {"credentials": {"url": "jdbc:postgresql://clerk:secret@a/b"}},
@@ -479,3 +513,10 @@ def test_a_mistake_in_the_entry_is_refused_at_once(upsert, config, answer):
         upsert(**config)
 
     assert answer in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_an_extra_that_is_not_installed_is_named(upsert, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+
+    with pytest.raises(DatasetError, match="needs psycopg, which is not installed"):
+        upsert()

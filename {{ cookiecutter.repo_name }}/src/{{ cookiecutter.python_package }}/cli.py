@@ -142,18 +142,28 @@ class _TakesRunOptions(click.Command):
 @env_option
 @click.option("--master", help="Where to run.  [default: as spark.yml says]")
 @click.option("--dry-run", is_flag=True, help="Print the command, do not run it.")
+@click.option("--conf-source", help="Where conf/ is.  [default: in the project]")
 @click.argument("run_options", nargs=-1, type=click.UNPROCESSED)
 def submit(
-    env: str | None, master: str | None, dry_run: bool, run_options: tuple[str, ...]
+    env: str | None,
+    master: str | None,
+    dry_run: bool,
+    conf_source: str | None,
+    run_options: tuple[str, ...],
 ) -> None:
     """Run the streams on a cluster, by spark-submit; takes what kedro run takes."""
-    with _topology(env) as topology:
+    with _topology(env, conf_source) as topology:
         checks.refuse(checks.unbuilt(topology))
-        command = submit_command(topology.formats, env, master, run_options)
+        command = submit_command(
+            topology.formats, env, master, conf_source, run_options
+        )
     if dry_run:
         click.echo(shlex.join(command))
         return
     refuse_unreachable(command[command.index("--master") + 1])
+    # As kedro run does: the project need not be installed where it is.
+    paths = [str(project_path() / "src"), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.execv(command[0], command)  # signals then reach Spark, which tells the run
 
 
@@ -170,15 +180,19 @@ def jars(folder: Path, env: str | None) -> None:
 
 
 @contextmanager
-def _context(env: str | None) -> Iterator[KedroContext]:
-    with KedroSession.create(env=env) as session:
+def _context(
+    env: str | None, conf_source: str | None = None
+) -> Iterator[KedroContext]:
+    with KedroSession.create(env=env, conf_source=conf_source) as session:
         assert isinstance(session, KedroSession)
         yield session.load_context()
 
 
 @contextmanager
-def _topology(env: str | None) -> Iterator[Topology]:
-    with _context(env) as context:
+def _topology(
+    env: str | None, conf_source: str | None = None
+) -> Iterator[Topology]:
+    with _context(env, conf_source) as context:
         topology = Topology(_pipeline(",".join(pipelines)), context.catalog)
         try:
             yield topology

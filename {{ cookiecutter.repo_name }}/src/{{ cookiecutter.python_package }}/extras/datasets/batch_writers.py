@@ -357,6 +357,7 @@ def _converter(dataset: AbstractDataset) -> Callable[[DataFrame], Any]:
     if "typing" in roots and not is_kedros:  # anything, says somebody who knows
         return _unchanged
     names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in wanted)
+    names = names.replace("Any", "plain object of Python's")
     raise DatasetError(
         f"{type(dataset).__name__} under datasets saves a {names}, and a batch can be a "
         "frame of Spark, pandas, Arrow or polars; choose a dataset that saves one of "

@@ -44,6 +44,7 @@ class LakeTable:
                 "table: stock"
             )
         self.place = f"{self.file_format} {filepath or table}"
+        self._is_new = False
 
     @property
     def identifier(self) -> str:
@@ -61,6 +62,7 @@ class LakeTable:
 
     def create(self, schema: StructType, partition_by: Any) -> None:
         """Make the table, without rows."""
+        self._is_new = True
         columns = [partition_by] if isinstance(partition_by, str) else partition_by
         maker = self._spark.createDataFrame([], schema).write.format(self.file_format)
         maker = maker.partitionBy(*(columns or ()))
@@ -68,6 +70,17 @@ class LakeTable:
             maker.saveAsTable(self.table)
         else:
             maker.save(self.filepath)
+
+    def remove_if_new(self) -> None:
+        """Remove a table that was made here and that nobody has written to."""
+        if not self._is_new or not self.load().isEmpty():
+            return
+        self._is_new = False
+        if self.filepath:
+            at(self.filepath).delete()
+        else:
+            purge = " PURGE" if self.file_format == "iceberg" else ""
+            self._spark.sql(f"DROP TABLE {self.identifier}{purge}")
 
     @property
     def folder(self) -> str | None:

@@ -52,7 +52,7 @@ class MicroBatchDataset(StreamSink):
         function: str | None = None,
         foreach: str | None = None,
         arguments: dict[str, Any] | None = None,
-        formats: list[str] | None = None,
+        formats: list[str] | str | None = None,
         credentials: dict[str, Any] | None = None,
         name: str | None = None,
         metadata: dict[str, Any] | None = None,
@@ -67,7 +67,7 @@ class MicroBatchDataset(StreamSink):
                 "writing; put it under the save_args of one of them"
             )
         self._refuse_what_spark_cannot()
-        self._named_formats = set(formats or ())
+        self._named_formats = {formats} if isinstance(formats, str) else {*(formats or ())}
         given = {**(arguments or {})}
         if credentials:
             given["credentials"] = credentials

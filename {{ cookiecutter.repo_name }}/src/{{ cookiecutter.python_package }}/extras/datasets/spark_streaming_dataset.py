@@ -503,6 +503,11 @@ class SparkStreamingDataset(StreamSink):
             )
         lake.create(self._data.schema, self._partition_by)
 
+    def remove_new_table(self) -> None:
+        """Remove the table that was made for a reader, if its writer never came."""
+        if self._lake:
+            self._lake.remove_if_new()
+
     def _require_folder(self) -> None:
         if self.lacks_its_folder():
             raise DatasetError(self.missing_folder())

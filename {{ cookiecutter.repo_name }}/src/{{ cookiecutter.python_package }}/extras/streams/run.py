@@ -9,6 +9,7 @@ from typing import Any
 import click
 from kedro.io import CatalogProtocol
 from kedro.pipeline import Pipeline
+from pyspark.errors import PySparkException
 
 from . import checks, session, workers
 from .errors import TROUBLE
@@ -30,6 +31,7 @@ class StreamsRun:
         self.streams = self._topology.streams
         self.has_streams = bool(self._topology.streams or self._topology.wrong)
         self._new_folders: list[str] = []
+        self._has_started = False
         self._stop = StopRequest()
         self._starts_spark = False
 
@@ -81,7 +83,7 @@ class StreamsRun:
             self.end_if_asked()
             checks.refuse(checks.after_nodes(self._spark, self.streams))
             self._announce()
-            self._new_folders = []
+            self._has_started = True
             streams = [
                 Stream(
                     sink,
@@ -100,9 +102,9 @@ class StreamsRun:
         """Leave nothing behind: no signal handler, no empty folder, no session."""
         for stream in self.streams.values():
             stream.held = False
-        for folder in self._new_folders:
-            with suppress(*TROUBLE):  # the store may be what the run ends by
-                at(folder).remove_if_empty()
+        if not self._has_started:
+            with suppress(*TROUBLE, PySparkException):  # what the run may end by
+                self._remove_what_is_new()
         if self._starts_spark:
             session.stop_spark()
         error = sys.exc_info()[1]
@@ -121,6 +123,13 @@ class StreamsRun:
         """A stream can watch a folder that is empty, but not one that is absent."""
         for folder in self._topology.folders_between:
             self._new_folders += at(folder).make_folder()
+
+    def _remove_what_is_new(self) -> None:
+        """Remove folders and tables that were made for streams to read."""
+        for folder in self._new_folders:
+            at(folder).remove_if_empty()
+        for source in self._topology.sources.values():
+            source.remove_new_table()
 
     def _announce(self) -> None:
         end = "Ctrl-C stops them"

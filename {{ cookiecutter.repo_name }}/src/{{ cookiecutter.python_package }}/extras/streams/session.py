@@ -24,7 +24,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from .errors import StreamsError
+from .errors import StreamsError, first_sentence
 
 logger = logging.getLogger(__name__)
 
@@ -329,7 +329,7 @@ def _in_project(path: str) -> str:
 
 
 def _start(settings: dict[str, Any]) -> SparkSession:
-    settings = _with_event_log(settings)
+    settings = _with_warehouse(_with_event_log(settings))
     if was_submitted():
         _refuse_unpinned()
         settings = _not_decided_by_submit(settings)
@@ -439,7 +439,10 @@ def _create(settings: dict[str, Any]) -> SparkSession:
         return SparkSession.builder.config(map=settings).getOrCreate()
     except Py4JJavaError as error:
         if NOT_TAKEN not in str(error):
-            raise
+            raise StreamsError(
+                f"Spark does not start: {first_sentence(error)}; {where_the_trace_is()} "
+                "has the trace, and spark.yml the settings"
+            ) from error
         raise StreamsError(
             "the cluster answers, and does not take this run; most likely its Spark is "
             f"another one than the installed pyspark {__version__}: its page says which, "
@@ -471,11 +474,7 @@ def _for_this_machine(settings: dict[str, Any]) -> dict[str, Any]:
         f"{settings.get('spark.driver.extraJavaOptions', '')}"
     )
     here = {k: v for k, v in settings.items() if not k.startswith("spark.submit.")}
-    return {
-        WAREHOUSE: str(project_path() / "spark-warehouse"),
-        **here,
-        "spark.driver.extraJavaOptions": options.strip(),
-    }
+    return {**here, "spark.driver.extraJavaOptions": options.strip()}
 
 
 def _not_decided_by_submit(settings: dict[str, Any]) -> dict[str, Any]:
@@ -489,12 +488,19 @@ def _not_decided_by_submit(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in ours.items() if key not in late}
 
 
+def _with_warehouse(settings: dict[str, Any]) -> dict[str, Any]:
+    """Keep tables by a plain name with the project, wherever a command is typed."""
+    if not has_local_files():
+        return settings
+    return {WAREHOUSE: str(project_path() / "spark-warehouse"), **settings}
+
+
 def _with_event_log(settings: dict[str, Any]) -> dict[str, Any]:
     """Give the log for the history server a folder, which Spark wants to be there."""
     if text(settings.get("spark.eventLog.enabled")) != "true":
         return settings
     folder = settings.get(EVENT_LOG, "logs/events")
-    if "://" not in folder:
+    if ":/" not in folder:
         (project_path() / folder).mkdir(parents=True, exist_ok=True)
         folder = (project_path() / folder).as_uri()
     return {**settings, EVENT_LOG: folder}
@@ -507,7 +513,7 @@ def refuse_unreachable(master: str | None) -> None:
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), REACHED).close()
+            socket.create_connection((host.strip("[]"), int(port)), REACHED).close()
         except (OSError, ValueError) as error:  # ValueError: there is no port
             reason = error
             continue

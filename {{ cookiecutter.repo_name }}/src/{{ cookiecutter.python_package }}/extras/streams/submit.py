@@ -45,7 +45,11 @@ OPTIONS = {
 
 
 def submit_command(
-    formats: set[str], env: str | None, master: str | None, run_options: tuple[str, ...]
+    formats: set[str],
+    env: str | None,
+    master: str | None,
+    conf_source: str | None,
+    run_options: tuple[str, ...],
 ) -> list[str]:
     """Compose the call of spark-submit: what takes effect only there, and the run."""
     settings = session.settings_for(*formats)
@@ -57,7 +61,7 @@ def submit_command(
     if _runs_in_image(settings):  # which has the jars
         decided = {k: v for k, v in decided.items() if not k.startswith(JARS)}
     _refuse_secrets(decided)
-    script, conf_source, files = _places(settings)
+    script, packed, files = _places(settings)
     if files:
         decided[FILES] = ",".join(filter(None, [decided.get(FILES), files]))
     command = [_spark_submit()]
@@ -65,7 +69,7 @@ def submit_command(
         option = OPTIONS.get(key)
         value = decided[key]
         command += [option, value] if option else ["--conf", f"{key}={value}"]
-    command += [script, f"--conf-source={conf_source}"]
+    command += [script, f"--conf-source={conf_source or packed}"]
     return [*command, *([f"--env={env}"] if env else []), *run_options]
 
 
