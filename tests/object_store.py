@@ -85,10 +85,16 @@ class Proxy(ThreadingHTTPServer):
         logs = [n for n in self._names(f"{folder}/_delta_log") if n.endswith(".json")]
         text = fetch(self._behind(f"{folder}/_delta_log/{logs[-1]}"))
         added = [json.loads(line).get("add") for line in text.splitlines()]
-        urls = [self._behind(f"{folder}/{file['path']}") for file in added if file]
-        return [
-            row for url in urls for row in pandas.read_parquet(url).to_dict("records")
-        ]
+        return self._rows_of([f"{folder}/{file['path']}" for file in added if file])
+
+    def parquet_rows(self, folder: str) -> list[dict]:
+        """Return the rows of all parquet files in a folder."""
+        names = [n for n in self._names(folder) if n.endswith(".parquet")]
+        return self._rows_of([f"{folder}/{name}" for name in names])
+
+    def _rows_of(self, files: list[str]) -> list[dict]:
+        frames = [pandas.read_parquet(self._behind(file)) for file in files]
+        return [row for frame in frames for row in frame.to_dict("records")]
 
     def handle_error(self, request, client_address) -> None:
         """A client that hangs up is nobody's mistake."""

@@ -79,6 +79,12 @@ def deliver(
 
 
 def test_a_bucket_gives_the_rows_that_files_give(project, store, place):
+    """Files, a table of Delta, and, for what is malformed, one of Iceberg."""
+    project.edit(
+        "conf/s3/catalog.yml",
+        ("file_format: parquet", "file_format: iceberg"),
+        ("filepath: ${globals:bucket}/02_intermediate/malformed", "table: lake.a.b"),
+    )
     fed = project.kedro("streams", "feed", S3, "--rate=1000")
     assert fed.returncode == 0, fed.stdout + fed.stderr
 
@@ -87,6 +93,8 @@ def test_a_bucket_gives_the_rows_that_files_give(project, store, place):
     assert stock_in(store, place) == expected_stock(project)
     deliveries = store.committed(f"{place}/02_intermediate/inventory")
     assert without_processing_time(deliveries) == expected_deliveries(project)
+    (kept,) = store.parquet_rows(f"{place}/03_primary/lake/a/b/data")
+    assert kept["value"] == "dock,#ERR,line dropped"
     status = project.kedro("streams", "status", S3)
     assert "int.new_inventory: stopped" in status.stdout, status.stdout + status.stderr
     log = (project.folder / "logs/spark.log").read_text()

@@ -99,7 +99,7 @@ def test_no_secret_gets_onto_the_command_line(submitting, settings, key, value):
     settings({key: value})
 
     with pytest.raises(Exception, match="would be on a command line") as refusal:
-        submitting.submit_command(set(), None, "local[1]", None, ())
+        submitting.submit_command(set(), None, "local[1]", ())
 
     assert key in str(refusal.value) and "deep" not in str(refusal.value)
 

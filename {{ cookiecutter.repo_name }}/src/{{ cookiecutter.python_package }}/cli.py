@@ -155,7 +155,7 @@ def submit(
     with _topology(env, conf_source) as topology:
         checks.refuse(checks.unbuilt(topology))
         command = submit_command(
-            topology.formats, env, master, conf_source, run_options
+            topology.formats, env, master, run_options, conf_source
         )
     if dry_run:
         click.echo(shlex.join(command))
@@ -180,18 +180,14 @@ def jars(folder: Path, env: str | None) -> None:
 
 
 @contextmanager
-def _context(
-    env: str | None, conf_source: str | None = None
-) -> Iterator[KedroContext]:
+def _context(env: str | None, conf_source: str | None = None) -> Iterator[KedroContext]:
     with KedroSession.create(env=env, conf_source=conf_source) as session:
         assert isinstance(session, KedroSession)
         yield session.load_context()
 
 
 @contextmanager
-def _topology(
-    env: str | None, conf_source: str | None = None
-) -> Iterator[Topology]:
+def _topology(env: str | None, conf_source: str | None = None) -> Iterator[Topology]:
     with _context(env, conf_source) as context:
         topology = Topology(_pipeline(",".join(pipelines)), context.catalog)
         try:

@@ -101,7 +101,9 @@ class Avro:
     def _required(self, written: StructType | None) -> list[str]:
         """Return the columns that are NOT NULL; Avro's own schemas say it by types."""
         given = self._given(written)
-        return [] if isinstance(given, dict) else [f.name for f in given if not f.nullable]
+        return (
+            [] if isinstance(given, dict) else [f.name for f in given if not f.nullable]
+        )
 
     def _given(self, written: StructType | None) -> dict[str, Any] | StructType:
         """Return the schema as it is written: as Avro's, or as Spark's."""

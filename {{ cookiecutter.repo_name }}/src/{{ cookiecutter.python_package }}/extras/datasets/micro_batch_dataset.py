@@ -67,7 +67,9 @@ class MicroBatchDataset(StreamSink):
                 "writing; put it under the save_args of one of them"
             )
         self._refuse_what_spark_cannot()
-        self._named_formats = {formats} if isinstance(formats, str) else {*(formats or ())}
+        self._named_formats = (
+            {formats} if isinstance(formats, str) else {*(formats or ())}
+        )
         given = {**(arguments or {})}
         if credentials:
             given["credentials"] = credentials

@@ -240,7 +240,8 @@ class SparkStreamingDataset(StreamSink):
         """The folder that holds nothing but what this stream wrote, if there is one."""
         if self.is_files:
             return self.filepath
-        return self._folder_of_table if has_own_catalog() else None
+        folder = self._folder_of_table
+        return folder if folder and has_own_catalog() else None
 
     @property
     def prints(self) -> bool:
@@ -319,8 +320,7 @@ class SparkStreamingDataset(StreamSink):
     @property
     def paths(self) -> list[str]:
         """Every file or folder that is read or written here."""
-        of_table = self._folder_of_table if has_own_catalog() else None
-        folder = self._lake.folder if self._lake else self.filepath or of_table
+        folder = self._lake.folder if self._lake else self.filepath or self.output
         return [*super().paths, *([folder] if folder else [])]
 
     def outgoing(self, rows: DataFrame) -> DataFrame:
@@ -378,8 +378,11 @@ class SparkStreamingDataset(StreamSink):
     @property
     def _widens_its_table(self) -> bool:
         """Whether the table is to take on the columns of the rows."""
-        options = {re.sub("[-_]", "", key.lower()) for key in self._options()}
-        return bool(options & {"mergeschema", "overwriteschema"})
+        return any(
+            re.sub("[-_]", "", key.lower()) in ("mergeschema", "overwriteschema")
+            and str(value).lower() == "true"
+            for key, value in self._options().items()
+        )
 
     def _undividable(self, columns: list[str]) -> Iterator[str]:
         """Find what partition_by names and Spark would refuse once it starts."""

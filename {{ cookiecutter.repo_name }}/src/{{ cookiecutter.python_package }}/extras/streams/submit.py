@@ -48,8 +48,8 @@ def submit_command(
     formats: set[str],
     env: str | None,
     master: str | None,
-    conf_source: str | None,
     run_options: tuple[str, ...],
+    conf_source: str | None = None,
 ) -> list[str]:
     """Compose the call of spark-submit: what takes effect only there, and the run."""
     settings = session.settings_for(*formats)

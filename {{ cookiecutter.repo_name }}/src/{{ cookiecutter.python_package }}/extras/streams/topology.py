@@ -68,9 +68,9 @@ class Topology:
     @property
     def paths(self) -> set[str]:
         """Every file or folder that Spark reads or writes, wherever executors run."""
-        entries = {**self.sources, **self.streams, **self.tables}.values()
-        named = {path for entry in entries for path in entry.paths}
-        return named | table_folders(self.formats)
+        groups = (self.sources, self.streams, self.tables)
+        paths = [entry.paths for group in groups for entry in group.values()]
+        return table_folders(self.formats).union(*paths)
 
     @property
     def folders_between(self) -> set[str]:
