@@ -219,6 +219,13 @@ def test_a_merge_that_comes_again_changes_nothing_even_for_increments(stream, tm
     assert rows(there.load()) == [("A", 13), ("B", 6)]
 
 
+def test_a_batch_is_read_once_however_often_it_is_looked_at(stream):
+    there = stream(add=["units"])
+    finish(there)
+
+    assert sum(p["numInputRows"] for p in there.query.recentProgress) == len(ROWS)
+
+
 def test_after_a_reset_the_same_numbers_are_other_batches(stream, tmp_path):
     finish(stream(add=["units"]))
     (tmp_path / "checkpoint").rename(tmp_path / "other")

@@ -260,6 +260,14 @@ def test_a_batch_is_computed_once_for_all_datasets(batches, source, tmp_path):
     assert (tmp_path / "second.csv").read_text() == "sku,units\nA,3\nB,5\n"
 
 
+def test_a_library_that_is_not_installed_is_named(batches, monkeypatch):
+    writing = importlib.import_module("cold_store.extras.datasets.batch_writers")
+    monkeypatch.setattr(writing, "find_spec", lambda name: None)
+
+    with pytest.raises(DatasetError, match="needs pyarrow, which is not installed"):
+        batches({"type": "pandas.ParquetDataset", "filepath": "a/{batch_id}.parquet"})
+
+
 def test_a_dataset_that_takes_spark_or_pandas_is_given_sparks_frame(batches, writers):
     (writer,) = batches({"type": "cold_store.writers.Either"})._writers
     assert writer._as_wanted("a frame") == "a frame"

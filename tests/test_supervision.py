@@ -747,6 +747,18 @@ def test_a_folder_that_is_misspelt_is_all_that_check_complains_of(project):
     assert "data/01_raw/stream/sensr does not exist" in problems[0]
 
 
+def test_a_sink_that_cannot_be_built_is_complained_of_once(project):
+    project.edit(
+        "conf/base/catalog.yml",
+        ("filepath: data/03_primary/sensor/", "filepat: data/03_primary/sensor/"),
+    )
+
+    result = streams_check(project, "--pipelines=sensor")
+
+    (problem,) = [line for line in result.stdout.splitlines() if "problem:" in line]
+    assert "processed.sensor: key 'filepat' is not known" in problem
+
+
 def test_an_input_that_is_nowhere_is_a_problem_of_check_and_of_a_run(project):
     package = project.folder / "src/cold_store/pipelines/copy"
     package.mkdir()

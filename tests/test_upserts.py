@@ -492,11 +492,11 @@ def test_columns_that_postgresql_has_no_place_for_are_refused(spark, upsert):
 @pytest.mark.parametrize(
     ("config", "answer"),
     [
-        ({"keys": []}, "keys is empty, so no row could be told from another"),
+        ({"keys": []}, "keys is no list of columns, so no row could be told"),
         ({"add": ["sku"]}, "add names sku, which is a key or order_by"),
         ({"key": ["sku"]}, "key 'key' is not known here; did you mean keys?"),
-        ({"add": "units"}, "add is a list of columns, and order_by is one column"),
-        ({"order_by": ["at"]}, "add is a list of columns, and order_by is one column"),
+        ({"add": "units"}, "add is no list of columns; write e.g. add: [units]"),
+        ({"order_by": ["at"]}, "order_by is no name of a column; write e.g. order_by"),
         ({"credentials": {}}, "credentials need a url without name and password"),
         (
             {"credentials": {"url": "jdbc:postgresql://clerk:secret@a/b"}},

@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -27,6 +28,7 @@ REPLACING = ("overwrite", "replace")
 OF_A_FILE = re.compile("[awx][bt+]*")  # Python's own; only the letter matters here
 SKIPPING = "ignore"  # what is there stays
 REFUSING = ("error", "errorifexists", "default", "fail", "x")  # it is an error
+ARROW_FILES = ("ParquetDataset", "FeatherDataset")  # which pandas cannot write alone
 REFUSE_BY_DEFAULT = ("SQLTableDataset", "GBQTableDataset")  # and all of Spark's
 
 
@@ -65,6 +67,7 @@ class DatasetWriter:
         self._refuse_streams()
         self._refuse_second_write_that_fails()
         self._as_wanted = _converter(self.dataset)
+        self._refuse_missing_arrow()
 
     @property
     def place(self) -> str:
@@ -122,6 +125,11 @@ class DatasetWriter:
     def _is_sparks(self) -> bool:
         return type(self.dataset).__module__.startswith("kedro_datasets.spark.")
 
+    @property
+    def reads_again(self) -> bool:
+        """Whether a batch is read more than once to be saved here."""
+        return isinstance(self.dataset, UpsertDataset) and self.dataset.reads_again
+
     def load(self) -> Any:
         """Read what the dataset holds, as a batch."""
         if self._is_per_batch:
@@ -145,8 +153,8 @@ class DatasetWriter:
         if mode in APPENDING:
             yield (
                 f"{self.place} appends, so a batch that is replayed after a crash is "
-                f"there twice; write {BATCH_ID} into its filepath and overwrite, or use "
-                "a dataset that upserts"
+                f"there twice; write {BATCH_ID} into its filepath, or the name of its "
+                "table, and overwrite, or use a dataset that upserts"
             )
         elif replaces and not self._is_per_batch and output_mode != "complete":
             yield (
@@ -188,6 +196,15 @@ class DatasetWriter:
         for value in config.values():
             if isinstance(value, dict):
                 self._refuse_unknown_credentials(value)
+
+    def _refuse_missing_arrow(self) -> None:
+        by_arrow = self._as_wanted in (_to_arrow, _to_polars)
+        is_wanted = by_arrow or type(self.dataset).__name__ in ARROW_FILES
+        if is_wanted and find_spec("pyarrow") is None:
+            raise DatasetError(
+                f"{self.place} needs pyarrow, which is not installed; type: pip install "
+                "-e '.[arrow]'"
+            )
 
     def _refuse_streams(self) -> None:
         kind = type(self.dataset)

@@ -174,9 +174,10 @@ class MicroBatchDataset(StreamSink):
         return self._start_gated(writer, self._write_everywhere)
 
     def _write_everywhere(self, batch: DataFrame, batch_id: int) -> None:
-        is_shared = len(self._writers) > 1
+        again = any(writer.reads_again for writer in self._dataset_writers)
+        is_shared = len(self._writers) > 1 or again
         if is_shared:
-            batch.persist()  # so that the second does not compute it once more
+            batch.persist()  # so that nobody computes it, and reads the source, once more
         try:
             for writer in self._writers:
                 writer.write(batch, batch_id)

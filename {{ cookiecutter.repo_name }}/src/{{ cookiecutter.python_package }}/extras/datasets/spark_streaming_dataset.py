@@ -561,7 +561,8 @@ class SparkStreamingDataset(StreamSink):
             )
         if isinstance(error, ParseException):
             return DatasetError(schemas.not_understood(self._schema, error))
-        if re.search("find (the )?data source", text):
+        is_lakes = self._lake and "REQUIRES_SINGLE_PART_NAMESPACE" in text
+        if is_lakes or re.search("find (the )?data source", text):
             return DatasetError(missing_format(self.file_format))
         return DatasetError(f"Spark cannot read this: {text}")
 

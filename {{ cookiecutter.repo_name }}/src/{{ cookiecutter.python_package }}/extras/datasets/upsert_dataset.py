@@ -46,7 +46,7 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
         self,
         *,
         file_format: str,
-        keys: list[str],
+        keys: list[str] | None = None,
         table: str | None = None,
         filepath: str | None = None,
         order_by: str | None = None,
@@ -78,13 +78,14 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
             )
         if not isinstance(keys, list) or not keys:
             raise DatasetError(
-                "keys is empty, so no row could be told from another; write a list of "
-                "columns, e.g. keys: [sku]"
+                "keys is no list of columns, so no row could be told from another; write "
+                "e.g. keys: [sku]"
             )
-        if not isinstance(add or [], list) or not isinstance(order_by or "", str):
+        if not isinstance(add or [], list):
+            raise DatasetError(f"add is no list of columns; write e.g. add: [{add}]")
+        if not isinstance(order_by or "", str):
             raise DatasetError(
-                "add is a list of columns, and order_by is one column; write e.g. add: "
-                "[units] and order_by: arrived_at"
+                "order_by is no name of a column; write e.g. order_by: arrived_at"
             )
         self._merge = Merge(keys, order_by, list(add or ()))
         if clash := set(self._merge.add) & {*keys, order_by}:
@@ -129,6 +130,11 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
     def paths(self) -> list[str]:
         """Every folder that is read or written here, where it is known."""
         return list(filter(None, [self._store.folder]))
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether a batch is read more than once: a ``MERGE`` does so."""
+        return isinstance(self._store, LakeUpserts)
 
     @property
     def adds(self) -> bool:

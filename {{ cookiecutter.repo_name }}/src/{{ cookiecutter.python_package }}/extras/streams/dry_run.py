@@ -126,6 +126,8 @@ class _Description:
     def _save(self, name: str, data: Any) -> None:
         """Describe a stream, and keep everything else in memory."""
         topology, sink = self._topology, self._topology.datasets[name]
+        if name in topology.wrong:
+            return  # which has been said
         if isinstance(sink, StreamSink):
             sink.save(data)
             self.streams[name] = sink
