@@ -442,6 +442,7 @@ def test_a_driver_in_a_yarn_cluster_gets_configuration_and_environment_along(pro
     archive = project.folder / "dist/conf-cold_store.tar.gz"
     archive.parent.mkdir()
     archive.touch()
+    (archive.parent / "environment.tar.gz").touch()
 
     typed = project.command("streams", "submit", CLUSTER, "--master=yarn", "--dry-run")
     words = shlex.split(ok(*typed, cwd=project.folder / "conf").splitlines()[-1])
@@ -455,6 +456,29 @@ def test_a_driver_in_a_yarn_cluster_gets_configuration_and_environment_along(pro
     assert words[script + 1] == f"--conf-source={archive.name}"
 
 
+def test_an_older_configuration_is_not_sent_along(project):
+    configure(project, {"spark.submit.deployMode": "cluster"})
+    archive = project.folder / "dist/conf-cold_store.tar.gz"
+    archive.parent.mkdir()
+    archive.touch()
+    os.utime(archive, (0, 0))
+
+    result = submit(project, "--master=yarn", "--dry-run")
+
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode == 1
+    assert "is older than what is in conf/" in said and "type kedro package" in said
+
+
+def test_an_environment_that_is_not_there_is_named(project):
+    result = project.kedro("streams", "submit", "--env=clutser", "--dry-run")
+
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode == 1
+    assert "there is no environment clutser" in said and "base, cluster, kafka" in said
+    assert "Traceback" not in said
+
+
 @pytest.mark.parametrize(
     ("settings", "master", "sentence"),
     [
@@ -465,6 +489,16 @@ def test_a_driver_in_a_yarn_cluster_gets_configuration_and_environment_along(pro
             "a standalone cluster does not offer to Python",
         ),
         ({"spark.submit.deployMode": "cluster"}, "yarn", "type kedro package"),
+        (
+            {"spark.submit.deployMode": "cluster"},
+            "k8s://https://127.0.0.1:PORT",
+            "spark.kubernetes.container.image is not in spark.yml",
+        ),
+        (
+            {"spark.archives": "dist/environmnt.tar.gz#environment"},
+            "local[1]",
+            "spark.archives in spark.yml names dist/environmnt.tar.gz, which is not",
+        ),
     ],
 )
 def test_what_cannot_be_submitted_is_one_sentence(project, settings, master, sentence):

@@ -34,6 +34,7 @@ data/01_raw/stream/sensor/readings_02.csv
 data/01_raw/stream/sensor/readings_03.csv
 data/01_raw/stream/sensor/readings_04.csv
 deploy/Dockerfile
+deploy/Dockerfile.dockerignore
 deploy/driver-pod.yaml
 deploy/run.py
 deploy/spark-application.yaml

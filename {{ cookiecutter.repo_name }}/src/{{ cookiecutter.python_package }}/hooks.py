@@ -1,5 +1,6 @@
 """Start Spark when a run needs it; supervise the streams a run describes."""
 
+from pathlib import Path
 from typing import Any
 
 from kedro.config import MissingConfigException
@@ -22,6 +23,7 @@ class SparkHooks:
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
         """Remember the settings; no Java process starts here."""
+        _refuse_unknown_environment(context)
         settings = context.config_loader["spark"]
         secrets = _secrets(context, settings)
         session.configure(settings, context.project_path, secrets, context.env)
@@ -96,6 +98,19 @@ class SparkStreamsHook:
                 raise StreamsError(str(error)) from error
             if is_sparks(error):
                 raise StreamsError(f"Spark refuses: {first_sentence(error)}") from error
+
+
+def _refuse_unknown_environment(context: KedroContext) -> None:
+    """Name the environments that there are, where Kedro would show a traceback."""
+    conf = Path(str(context.config_loader.conf_source))
+    if context.env and conf.is_dir() and not (conf / context.env).is_dir():
+        there = ", ".join(
+            sorted(folder.name for folder in conf.iterdir() if folder.is_dir())
+        )
+        raise StreamsError(
+            f"there is no environment {context.env} in {conf}, where there are {there}; "
+            "look at --env"
+        )
 
 
 def _secrets(context: KedroContext, settings: dict[str, Any]) -> dict[str, Any]:

@@ -526,10 +526,8 @@ class SparkStreamingDataset(StreamSink):
 
     def missing_folder(self) -> str:
         """Say that the folder to read is not there."""
-        return (
-            f"folder {self.filepath} does not exist, and a stream of files watches a "
-            "folder; create it, or correct filepath"
-        )
+        why = ", and a stream of files watches a folder" if self._streaming else ""
+        return f"folder {self.filepath} does not exist{why}; create it, or correct filepath"
 
     def _register_table(self, spark: SparkSession, schema: StructType | None) -> None:
         """Find a table of files again, which Spark's own catalog forgets when it ends."""

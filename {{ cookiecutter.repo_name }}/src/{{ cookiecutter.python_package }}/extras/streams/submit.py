@@ -20,6 +20,7 @@ CONF = f"conf-{PACKAGE}.tar.gz"  # what kedro package makes of conf/
 
 FILES = "spark.files"
 JARS = "spark.jars"
+IMAGE = "spark.kubernetes.container.image"
 DRIVERS_PYTHON = "spark.pyspark.driver.python"
 
 # What names a secret that Kubernetes keeps, or a file, and is none itself.
@@ -55,7 +56,7 @@ def submit_command(
     settings = session.settings_for(*formats)
     settings["spark.master"] = master or settings.get("spark.master", "local[*]")
     settings.setdefault("spark.submit.deployMode", "client")
-    _refuse_impossible(settings)
+    _refuse_impossible(settings, conf_source)
     settings.update(_pythons(settings))
     decided = {k: session.text(v) for k, v in settings.items() if _is_decided(k)}
     if _runs_in_image(settings):  # which has the jars
@@ -142,6 +143,12 @@ def _places(settings: dict[str, Any]) -> tuple[str, str, str | None]:
             f"{session.shown(str(archive))} is not there, and a driver that runs in the "
             "cluster finds no other configuration; type kedro package"
         )
+    conf = [file for file in (project / "conf").rglob("*") if file.is_file()]
+    if any(f.stat().st_mtime > archive.stat().st_mtime for f in conf):
+        raise StreamsError(
+            f"{session.shown(str(archive))} is older than what is in conf/, and a driver "
+            "that runs in the cluster would have the old configuration; type kedro package"
+        )
     return str(project / ENTRY), archive.name, str(archive)
 
 
@@ -151,12 +158,29 @@ def _runs_in_image(settings: dict[str, Any]) -> bool:
     return in_cluster and settings["spark.master"].startswith("k8s://")
 
 
-def _refuse_impossible(settings: dict[str, Any]) -> None:
+def _refuse_impossible(settings: dict[str, Any], conf_source: str | None) -> None:
+    if _runs_in_image(settings) and IMAGE not in settings:
+        raise StreamsError(
+            f"{IMAGE} is not in spark.yml, and Kubernetes runs nothing without an image; "
+            "add it, see docs/deploy.md"
+        )
+    for archive in _list(settings.get("spark.archives")):
+        file = on_disk(archive.partition("#")[0])
+        if file and not Path(file).exists():
+            raise StreamsError(
+                f"spark.archives in spark.yml names {session.shown(file)}, which is not "
+                "there; make it, see docs/deploy.md, or remove the line"
+            )
     mode, master = settings["spark.submit.deployMode"], settings["spark.master"]
     if mode == "cluster" and master.startswith("spark://"):
         raise StreamsError(
             "spark.submit.deployMode is cluster, which a standalone cluster does not "
             "offer to Python; remove it, and submit from a machine that stays on"
+        )
+    if mode == "cluster" and conf_source:
+        raise StreamsError(
+            "--conf-source is for a driver on this machine; one in the cluster has the "
+            "archive that kedro package makes of conf/: leave the option out"
         )
 
 
@@ -180,6 +204,8 @@ def _safe_place(key: str) -> str:
             "let Kubernetes keep it, and write "
             f"spark.kubernetes.driver.secretKeyRef.{match[1]}: SECRET:KEY"
         )
+    if key.endswith("JavaOptions"):
+        return "let Java find it in a file, or in a variable of the environment"
     return (
         "put it into credentials.yml of the environment, and name its entry with "
         "credentials: NAME in spark.yml"
