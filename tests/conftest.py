@@ -258,7 +258,7 @@ def classes_of_a_run(folder: Path) -> Path:
             )
             environment = {**os.environ, "SPARK_SUBMIT_OPTS": options}
             with project.live(BOUNDED, env=environment) as run:
-                wait_until(lambda: run.jvm() or run.process.poll(), "Java")
+                wait_until(lambda: run.jvm() or run.process.poll() is not None, "Java")
                 java_of_run = run.jvm()
                 run.end()
             wait_until(lambda: not any(map(is_alive, java_of_run)), "the classes")

@@ -51,7 +51,9 @@ from pyspark.sql import functions as F
 
 
 def wait_at(folder):
-    (Path(folder) / "waiting").write_text(str(os.getpid()))
+    part = Path(folder) / f"{os.getpid()}.part"
+    part.write_text(str(os.getpid()))
+    part.replace(Path(folder) / "waiting")
     while not (Path(folder) / "open").exists():
         time.sleep(0.05)
     return True
@@ -159,14 +161,14 @@ class Gate:
     def process(self) -> int:
         """The process of Python that waits, 0 if there is none."""
         file = self.folder / "waiting"
-        return int(file.read_text() or 0) if file.exists() else 0
+        return int(file.read_text()) if file.exists() else 0
 
     def open(self) -> None:
         (self.folder / "open").touch()
 
     def close(self) -> None:
         for file in self.folder.iterdir():
-            file.unlink()
+            file.unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -113,7 +113,8 @@ def test_columns_that_the_table_would_change_are_known_before(
     assert "has no column tags; add it there" in lost
     assert "column units is double here and int there, where its values" in changed
     wider = dataset(**place, save_args={**arguments, "mergeSchema": True})
-    assert not list(wider.unstorable(other))
+    (changed,) = wider.unstorable(other)
+    assert "column units is double here and int there" in changed
 
 
 def test_what_is_nested_is_looked_at_as_well(spark):
@@ -125,7 +126,7 @@ def test_what_is_nested_is_looked_at_as_well(spark):
         for schema in (
             "ARRAY<STRUCT<n: INT, by: MAP<STRING, INT>>>",
             "ARRAY<STRUCT<n: BIGINT, by: MAP<STRING, BIGINT>>>",
-            "ARRAY<STRUCT<n: INT, by: MAP<STRING, DOUBLE>>>",
+            "ARRAY<STRUCT<N: INT, BY: MAP<STRING, DOUBLE>>>",
         )
     )
 
@@ -310,23 +311,6 @@ def test_a_stream_reads_the_table_that_another_writes_on_the_first_run(
     run_in_process(project, "inventory")
 
     assert project.lines("data/03_primary/stock.csv") == expected_stock(project)
-
-
-@pytest.mark.parametrize("file_format", FORMATS)
-def test_a_run_that_is_refused_leaves_no_table(project, spark, file_format, tmp_path):
-    name = f"refused_{abs(hash(str(tmp_path)))}"
-    overlay(project, chained(file_format, name))
-    project.edit(
-        "conf/base/catalog.yml", ("output_mode: complete", "output_mode: append")
-    )
-    before = written(project)
-
-    with pytest.raises(Exception, match="without a watermark no group ever can"):
-        run_in_process(project, "inventory")
-
-    assert not [path for path in written(project) - before if "inventory" in path]
-    if file_format == "iceberg":
-        assert not spark.catalog.tableExists(f"lake.shop.{name}")
 
 
 @pytest.mark.parametrize("file_format", FORMATS)

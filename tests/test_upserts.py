@@ -138,7 +138,10 @@ def test_text_goes_into_columns_of_types_that_spark_does_not_have(
 
 
 def test_a_text_that_is_too_long_is_refused_and_not_cut(spark, postgres, upsert, table):
-    postgres.do(f"CREATE TABLE {table} (sku varchar(3) PRIMARY KEY, note char(2))")
+    postgres.do(
+        f"CREATE DOMAIN {table}_code AS varchar(3)",
+        f"CREATE TABLE {table} (sku {table}_code PRIMARY KEY, note char(2))",
+    )
 
     with pytest.raises(DatasetError, match="too long"):
         upsert().save(

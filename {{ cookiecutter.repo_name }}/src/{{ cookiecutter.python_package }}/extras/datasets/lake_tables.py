@@ -44,7 +44,6 @@ class LakeTable:
                 "table: stock"
             )
         self.place = f"{self.file_format} {filepath or table}"
-        self._is_new = False
 
     @property
     def identifier(self) -> str:
@@ -62,7 +61,6 @@ class LakeTable:
 
     def create(self, schema: StructType, partition_by: Any) -> None:
         """Make the table, without rows."""
-        self._is_new = True
         columns = [partition_by] if isinstance(partition_by, str) else partition_by
         maker = self._spark.createDataFrame([], schema).write.format(self.file_format)
         maker = maker.partitionBy(*(columns or ()))
@@ -70,17 +68,6 @@ class LakeTable:
             maker.saveAsTable(self.table)
         else:
             maker.save(self.filepath)
-
-    def remove_if_new(self) -> None:
-        """Remove a table that was made here and that nobody has written to."""
-        if not self._is_new or not self.load().isEmpty():
-            return
-        self._is_new = False
-        if self.filepath:
-            at(self.filepath).delete()
-        else:
-            purge = " PURGE" if self.file_format == "iceberg" else ""
-            self._spark.sql(f"DROP TABLE {self.identifier}{purge}")
 
     @property
     def folder(self) -> str | None:
@@ -90,11 +77,24 @@ class LakeTable:
             return f"{warehouse()}/{self.table}"
         return self.filepath
 
-    def misfits(self, schema: StructType) -> Iterator[str]:
-        """Find columns of which the table would lose values, or which it does not have."""
+    def problems(self, schema: StructType, widens: bool = False) -> Iterator[str]:
+        """Find columns whose values the table would change, or which it does not have.
+
+        The latter are welcome where the writer widens the table.
+        """
+        try:
+            if self.exists():
+                yield from self._misfits(schema, widens)
+        except Exception as error:
+            if not is_sparks(error):
+                raise
+            yield f"{self.place} cannot be read: {first_sentence(error)}"
+
+    def _misfits(self, schema: StructType, widens: bool) -> Iterator[str]:
         same = _same_name(self._spark)
         there = {same(field.name): field for field in self.load().schema.fields}
-        if lost := [name for name in schema.names if same(name) not in there]:
+        lost = [name for name in schema.names if same(name) not in there]
+        if lost and not widens:
             yield (
                 f"{self.place} has no column {', '.join(lost)}; add it there (ALTER "
                 f"TABLE {self.identifier} ADD COLUMN ...), or leave it out in the node"
@@ -140,15 +140,10 @@ class LakeUpserts:
 
     def problems(self, schema: StructType) -> Iterator[str]:
         """Find what the table as it is would refuse."""
-        try:
-            if self._table.exists():
-                yield from self._table.misfits(schema)
-            elif not self._create:
-                yield self._absent()
-        except Exception as error:
-            if not is_sparks(error):
-                raise
-            yield f"{self.place} cannot be read: {first_sentence(error)}"
+        found = list(self._table.problems(schema))
+        yield from found
+        if not found and not self._create and not self._table.exists():
+            yield self._absent()
 
     def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
         """Bring a batch into the table, unless it is there already."""

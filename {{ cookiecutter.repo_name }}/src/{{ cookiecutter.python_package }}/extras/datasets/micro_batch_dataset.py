@@ -67,7 +67,7 @@ class MicroBatchDataset(StreamSink):
                 "writing; put it under the save_args of one of them"
             )
         self._refuse_what_spark_cannot()
-        self._named_formats = (
+        self.named_formats = (
             {formats} if isinstance(formats, str) else {*(formats or ())}
         )
         given = {**(arguments or {})}
@@ -153,7 +153,7 @@ class MicroBatchDataset(StreamSink):
     @property
     def formats(self) -> set[str]:
         """The formats that Spark must know, some of which come in packages."""
-        own = super().formats | self._named_formats
+        own = super().formats | self.named_formats
         return own.union(*[d.formats for d in self._dataset_writers])
 
     @property

@@ -138,6 +138,8 @@ class Payload:
     def first_rejected(self, messages: DataFrame, written: StructType | None) -> str:
         """Say which message is the first that cannot be read, and why; empty if none."""
         rejected = self.rejected(messages, written)
+        if self._strict(written) is not None:  # which lets these pass
+            rejected = rejected.where(F.col("reason") != NO_TEXT)
         found = rejected.orderBy("topic", "partition", "offset").first()
         if found is None:
             return ""

@@ -231,12 +231,13 @@ class PostgresTable:
     def _values(self, connection: Any, schema: StructType) -> dict[str, str]:
         """Return the columns of a stage as the table takes them: text as what it means.
 
-        Without a length, which PostgreSQL would cut a text to, and not refuse it.
+        Without a length, its own or its domain's, to which PostgreSQL would cut a text
+        that it refuses when it is stored.
         """
         types = dict(
             connection.execute(
-                "SELECT attname, format_type(atttypid, -1) FROM pg_attribute "
-                "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+                "SELECT attname, format_type(coalesce(nullif(typbasetype, 0), atttypid), "
+                "-1) FROM pg_attribute JOIN pg_type t ON t.oid = atttypid WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
                 (self._quoted(self._name),),
             ).fetchall()
         )

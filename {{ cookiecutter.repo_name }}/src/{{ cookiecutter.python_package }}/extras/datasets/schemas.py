@@ -86,8 +86,9 @@ def is_lossless(kind: DataType, there: DataType) -> bool:
         values = is_lossless(kind.valueType, there.valueType)
         return values and is_lossless(kind.keyType, there.keyType)
     if isinstance(kind, StructType) and isinstance(there, StructType):
-        shared = [f for f in kind if f.name in there.names]
-        return all(is_lossless(f.dataType, there[f.name].dataType) for f in shared)
+        named = {field.name.lower(): field.dataType for field in there}
+        pairs = [(f.dataType, named.get(f.name.lower(), f.dataType)) for f in kind]
+        return all(is_lossless(*pair) for pair in pairs)
     if all(isinstance(k, IntegralType | DecimalType) for k in both):
         return _decimals(kind) <= _decimals(there)
     if any(isinstance(k, ArrayType | MapType | StructType) for k in both):

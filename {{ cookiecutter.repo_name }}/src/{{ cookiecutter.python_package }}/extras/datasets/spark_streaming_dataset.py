@@ -37,6 +37,7 @@ ONLY_SOURCES = {"binaryfile", "rate", "rate-micro-batch", "socket"}
 FIXED_SCHEMA = {"binaryfile", "text"}
 GLOB = re.compile(r"[*?\[{]")
 EARLIEST = -2  # as an offset
+AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
 
 
 class SparkStreamingDataset(StreamSink):
@@ -370,19 +371,21 @@ class SparkStreamingDataset(StreamSink):
         if self.file_format.lower() == "csv":
             yield from nested_in_csv(schema, "file_format: parquet")
         yield from self._undividable(schema.names)
-        if self._lake and self._lake.exists() and not self._widens_its_table:
-            yield from self._lake.misfits(schema)
+        if self._lake and not self._is_on("overwriteSchema"):
+            yield from self._lake.problems(schema, self._widens_its_table)
         if self.is_kafka:
             yield from self._unsendable(schema)
 
     @property
     def _widens_its_table(self) -> bool:
-        """Whether the table is to take on the columns of the rows."""
-        return any(
-            re.sub("[-_]", "", key.lower()) in ("mergeschema", "overwriteschema")
-            and str(value).lower() == "true"
-            for key, value in self._options().items()
-        )
+        """Whether the table is to take on columns that are new."""
+        everywhere = get_spark().conf.get(AUTO_MERGE, "false")
+        return self._is_on("mergeSchema") or everywhere == "true"
+
+    def _is_on(self, option: str) -> bool:
+        """Whether an option of the writer is true, however its name is written."""
+        given = {re.sub("[-_]", "", k.lower()): v for k, v in self._options().items()}
+        return str(given.get(option.lower())).lower() == "true"
 
     def _undividable(self, columns: list[str]) -> Iterator[str]:
         """Find what partition_by names and Spark would refuse once it starts."""
@@ -505,11 +508,6 @@ class SparkStreamingDataset(StreamSink):
                 "the node that reads it use one entry of the catalog"
             )
         lake.create(self._data.schema, self._partition_by)
-
-    def remove_new_table(self) -> None:
-        """Remove the table that was made for a reader, if its writer never came."""
-        if self._lake:
-            self._lake.remove_if_new()
 
     def _require_folder(self) -> None:
         if self.lacks_its_folder():

@@ -19,7 +19,7 @@ from ..datasets import SparkStreamingDataset, StreamSink, arguments, kafka
 from . import checkpoints, locks, plans
 from .errors import TROUBLE, StreamsError, first_sentence, listed
 from .files import Hadoop, is_remote
-from .session import missing_format, our_command
+from .session import missing_format, our_command, package_for
 from .topology import Topology
 
 Streams = dict[str, StreamSink]
@@ -221,6 +221,9 @@ def unknown_formats(spark: SparkSession, datasets: dict[str, Any]) -> Iterator[s
     for name, dataset in datasets.items():
         stores = arguments.stores(*getattr(dataset, "paths", ()))
         others = {*stores, *getattr(dataset, "databases", ())} - plans.DRIVERS.keys()
+        # A store or a driver that somebody names is no format of Spark's.
+        named: set[str] = getattr(dataset, "named_formats", set())
+        others |= {name for name in named if package_for(name)}
         for file_format in sorted(dataset.formats - others):
             if not plans.knows_format(spark, file_format):
                 yield f"{name}: {missing_format(file_format)}"

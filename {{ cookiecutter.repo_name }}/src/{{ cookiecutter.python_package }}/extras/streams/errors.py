@@ -34,7 +34,9 @@ PASSING = re.compile(
 )
 OWN_MODULES = ("builtins", __name__.partition(".")[0])
 NAME = re.compile(r"[\w.]*")  # of an exception, with which its text begins
-SECRET_VALUE = re.compile(rf"((?:{SECRET})[\w.-]*\s*[=:]\s*)[^\s&,;]+", re.IGNORECASE)
+SECRET_VALUE = re.compile(
+    rf"((?:{SECRET})(?:[\w.-]*\s*=|\s*:)\s*)[^\s&,;]+", re.IGNORECASE
+)
 # With a password, or a token in place of a user; not abfss://container@account.
 USER_IN_URL = re.compile(r"://[^\s/:@]*:[^\s/@]+@|(?:(?<=http)|(?<=https))://[^\s/@]+@")
 RESET = "kedro streams reset NAME"  # whoever knows the stream puts its name there

@@ -9,7 +9,6 @@ from typing import Any
 import click
 from kedro.io import CatalogProtocol
 from kedro.pipeline import Pipeline
-from pyspark.errors import PySparkException
 
 from . import checks, session, workers
 from .errors import TROUBLE
@@ -31,7 +30,6 @@ class StreamsRun:
         self.streams = self._topology.streams
         self.has_streams = bool(self._topology.streams or self._topology.wrong)
         self._new_folders: list[str] = []
-        self._has_started = False
         self._stop = StopRequest()
         self._starts_spark = False
 
@@ -83,7 +81,7 @@ class StreamsRun:
             self.end_if_asked()
             checks.refuse(checks.after_nodes(self._spark, self.streams))
             self._announce()
-            self._has_started = True
+            self._new_folders = []
             streams = [
                 Stream(
                     sink,
@@ -102,9 +100,9 @@ class StreamsRun:
         """Leave nothing behind: no signal handler, no empty folder, no session."""
         for stream in self.streams.values():
             stream.held = False
-        if not self._has_started:
-            with suppress(*TROUBLE, PySparkException):  # what the run may end by
-                self._remove_what_is_new()
+        for folder in self._new_folders:
+            with suppress(*TROUBLE):  # the store may be what the run ends by
+                at(folder).remove_if_empty()
         if self._starts_spark:
             session.stop_spark()
         error = sys.exc_info()[1]
@@ -123,13 +121,6 @@ class StreamsRun:
         """A stream can watch a folder that is empty, but not one that is absent."""
         for folder in self._topology.folders_between:
             self._new_folders += at(folder).make_folder()
-
-    def _remove_what_is_new(self) -> None:
-        """Remove folders and tables that were made for streams to read."""
-        for folder in self._new_folders:
-            at(folder).remove_if_empty()
-        for source in self._topology.sources.values():
-            source.remove_new_table()
 
     def _announce(self) -> None:
         end = "Ctrl-C stops them"

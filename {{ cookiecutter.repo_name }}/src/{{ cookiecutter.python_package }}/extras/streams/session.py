@@ -225,7 +225,7 @@ def warehouse() -> str:
     if is_running():
         folder = get_spark().conf.get(WAREHOUSE)
     else:
-        folder = _State.settings.get(WAREHOUSE, project_path() / "spark-warehouse")
+        folder = _anchored(WAREHOUSE, _State.settings.get(WAREHOUSE, "spark-warehouse"))
     return re.sub("^file:/+", "/", str(folder)) if has_local_files() else str(folder)
 
 
@@ -321,7 +321,8 @@ def _anchored(key: str, value: Any) -> Any:
     if key in FILES:
         named = filter(None, text(value).split(","))
         return ",".join(map(_in_project, named))
-    return _in_project(value) if _is_table_folder(key) else value
+    is_folder = _is_table_folder(key) or key == WAREHOUSE
+    return _in_project(str(value)) if is_folder else value
 
 
 def _in_project(path: str) -> str:
@@ -490,7 +491,7 @@ def _not_decided_by_submit(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _with_warehouse(settings: dict[str, Any]) -> dict[str, Any]:
     """Keep tables by a plain name with the project, wherever a command is typed."""
-    if not has_local_files():
+    if was_submitted() and not has_local_files():
         return settings
     return {WAREHOUSE: str(project_path() / "spark-warehouse"), **settings}
 

@@ -20,7 +20,7 @@ CONF = f"conf-{PACKAGE}.tar.gz"  # what kedro package makes of conf/
 
 FILES = "spark.files"
 JARS = "spark.jars"
-IMAGE = "spark.kubernetes.container.image"
+IMAGE = "container.image"  # of driver and executors, or of one of them
 DRIVERS_PYTHON = "spark.pyspark.driver.python"
 
 # What names a secret that Kubernetes keeps, or a file, and is none itself.
@@ -143,13 +143,19 @@ def _places(settings: dict[str, Any]) -> tuple[str, str, str | None]:
             f"{session.shown(str(archive))} is not there, and a driver that runs in the "
             "cluster finds no other configuration; type kedro package"
         )
-    conf = [file for file in (project / "conf").rglob("*") if file.is_file()]
-    if any(f.stat().st_mtime > archive.stat().st_mtime for f in conf):
+    if _newest(project / "conf") > archive.stat().st_mtime:
         raise StreamsError(
             f"{session.shown(str(archive))} is older than what is in conf/, and a driver "
             "that runs in the cluster would have the old configuration; type kedro package"
         )
     return str(project / ENTRY), archive.name, str(archive)
+
+
+def _newest(conf: Path) -> float:
+    """Return when a file was changed last that kedro package packs."""
+    files = [file for file in conf.rglob("*") if file.is_file()]
+    packed = [f for f in files if f.relative_to(conf).parts[0] != "local"]
+    return max((file.stat().st_mtime for file in packed), default=0.0)
 
 
 def _runs_in_image(settings: dict[str, Any]) -> bool:
@@ -159,14 +165,14 @@ def _runs_in_image(settings: dict[str, Any]) -> bool:
 
 
 def _refuse_impossible(settings: dict[str, Any], conf_source: str | None) -> None:
-    if _runs_in_image(settings) and IMAGE not in settings:
+    if _runs_in_image(settings) and not any(k.endswith(IMAGE) for k in settings):
         raise StreamsError(
-            f"{IMAGE} is not in spark.yml, and Kubernetes runs nothing without an image; "
-            "add it, see docs/deploy.md"
+            f"spark.kubernetes.{IMAGE} is not in spark.yml, and Kubernetes runs nothing "
+            "without an image; add it, see docs/deploy.md"
         )
     for archive in _list(settings.get("spark.archives")):
         file = on_disk(archive.partition("#")[0])
-        if file and not Path(file).exists():
+        if file and not glob(file):
             raise StreamsError(
                 f"spark.archives in spark.yml names {session.shown(file)}, which is not "
                 "there; make it, see docs/deploy.md, or remove the line"

@@ -131,7 +131,7 @@ def _marks(paths: list[str]) -> Iterator[dict[str, str]]:
             try:
                 Path(mark).touch()
             except OSError:  # a source that is read only: see whether it is there
-                marks[path] = str(folders[path])
+                marks[path] = path if Path(path).exists() else str(folders[path])
         yield marks
     finally:
         for mark in set(marks.values()):
