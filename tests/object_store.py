@@ -182,7 +182,12 @@ def _running(weed: str, folder: Path) -> Iterator[Proxy]:
         [
             *(weed, "server", "-s3", f"-dir={folder}", "-master.telemetry=false"),
             *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={folder}/s3.json"),
-            *("-volume.max=100", "-master.volumeSizeLimitMB=64"),
+            *(
+                "-volume.max=100",
+                "-master.volumeSizeLimitMB=64",
+                "-s3.port.iceberg=0",
+                "-s3.port.lance=0",
+            ),
             *[f"-{name}.port={port}" for name, port in ports.items()],
             *[f"-{name}.port.grpc={free_port()}" for name in PORTS],
         ],

@@ -88,6 +88,8 @@ def test_a_bucket_gives_the_rows_that_files_give(project, store, place):
     fed = project.kedro("streams", "feed", S3, "--rate=1000")
     assert fed.returncode == 0, fed.stdout + fed.stderr
 
+    broken = "sensor_id,value,read_at\ndock,#ERR,line dropped\n"
+    store.put(f"{place}/01_raw/sensor/broken.csv", broken)
     text = project.run(S3)
 
     assert stock_in(store, place) == expected_stock(project)

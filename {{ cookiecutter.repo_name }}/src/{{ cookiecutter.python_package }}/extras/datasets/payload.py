@@ -277,7 +277,7 @@ class _Text:
         reason = f"it is not {self._format} of the schema {_ddl(schema)}"
         # Spark would put a sign of its own in place of what it cannot read.
         is_text = F.is_valid_utf8(value.cast("string"))
-        return Parsed(columns, F.when(~is_text, NO_TEXT).when(is_bad, reason))
+        return Parsed(columns, F.when(is_bad, reason).when(~is_text, NO_TEXT))
 
     def write(self, carried: StructType, topic: str | None) -> Column:
         columns = F.struct(*[F.col(schemas.quoted(name)) for name in carried.names])
