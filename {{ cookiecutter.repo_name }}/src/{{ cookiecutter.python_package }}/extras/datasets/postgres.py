@@ -236,16 +236,17 @@ class PostgresTable:
         """
         types = dict(
             connection.execute(
-                "SELECT attname, format_type(coalesce(nullif(typbasetype, 0), atttypid), "
-                "-1) FROM pg_attribute JOIN pg_type t ON t.oid = atttypid WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+                "SELECT attname, "
+                "format_type(coalesce(nullif(typbasetype, 0), atttypid), -1) "
+                "FROM pg_attribute JOIN pg_type t ON t.oid = atttypid "
+                "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
                 (self._quoted(self._name),),
             ).fetchall()
         )
-        texts = _texts(schema)
-        return {
-            name: _quoted(name) + (f"::{types.get(name, 'text')}" * (name in texts))
-            for name in schema.names
-        }
+        values = {name: _quoted(name) for name in schema.names}
+        for name in _texts(schema) & values.keys():
+            values[name] += f"::{types.get(name, 'text')}"
+        return values
 
     def _refuse_one_key_in_two_spellings(
         self, connection: Any, source: str, keys: str
@@ -403,9 +404,11 @@ def _server(url: str) -> tuple[str, ...]:
     """Return the hosts and the database of a url, with the port that is usual."""
     place = url.removeprefix("jdbc:postgresql://").partition("?")[0]
     hosts, _, database = place.partition("/")
-    ports = [":" in host.rpartition("]")[2] for host in hosts.split(",")]
-    named = zip(hosts.split(","), ports, strict=True)
-    return (*[host if port else f"{host}:5432" for host, port in named], database)
+    with_port = [
+        host if ":" in host.rpartition("]")[2] else f"{host}:5432"
+        for host in hosts.split(",")
+    ]
+    return (*with_port, database)
 
 
 def _cut(name: str, longest: int) -> str:
