@@ -43,6 +43,7 @@ def main(chosen: list[str]) -> int:
         "registered": decoding_registered,
         "messages": messages,
         "store": calls_to_a_store,
+        "choices": choices_for_a_store,
         "sinks": one_read_many_sinks,
         "cluster": on_a_cluster,
     }
@@ -411,7 +412,8 @@ MOST_CALLS = {"shared_disk": 37}  # a batch
 def calls_to_a_store(scratch: Path) -> list[dict]:
     """Calls of a batch that reads a file and writes one, by a counting proxy."""
     readings = make_readings(scratch / "tiny", files=1, rows=10)
-    measured = measured_by("store.py", new_project(scratch / "store", readings))
+    project = new_project(scratch / "store", readings)
+    measured = measured_by("store.py", project, "sinks")
     a_batch, an_hour = {}, {}
     rows = []
     for name, what in STORE.items():
@@ -419,13 +421,13 @@ def calls_to_a_store(scratch: Path) -> list[dict]:
         total, most = sum(calls.values()), MOST_CALLS.get(name)
         a_batch[name] = total / batches
         an_hour[name] = total * 3600 / measured[name]["seconds"]
-        kinds = ", ".join(f"{n / batches:.1f} {k}" for k, n in sorted(calls.items()))
         row = result(
             f"calls to S3 a batch: {what}",
             a_batch[name],
             f"at most {most}" if most else "reported",
             most is None or a_batch[name] <= most,
-            f"{kinds}; {measured[name]['reading'] / batches:.1f} of them to the files "
+            f"{calls_by_kind(measured[name])}; "
+            f"{measured[name]['reading'] / batches:.1f} of them to the files "
             f"that are read; {an_hour[name]:,.0f} an hour",
         )
         rows.append(row)
@@ -444,6 +446,40 @@ def calls_to_a_store(scratch: Path) -> list[dict]:
         )
         rows.append(row)
     return rows
+
+
+CHOICES = {  # of conf/s3
+    "shipped": "conf/s3",
+    "no_flags": "without S3A's performance flags",
+    "usual_manager": "with Spark's usual manager of checkpoints",
+    "neither": "with neither",
+    "rare_compaction": "the sink's log compacted every 50 batches, not 10",
+    "no_deletion": "no file of the sink's log ever deleted",
+    "retention": "the sink's log forgets files (retention)",
+}
+
+
+def choices_for_a_store(scratch: Path) -> list[dict]:
+    """What each setting of conf/s3 saves, and what others would."""
+    readings = make_readings(scratch / "tiny", files=1, rows=10)
+    project = new_project(scratch / "choices", readings)
+    measured = measured_by("store.py", project, "choices")
+    return [
+        result(
+            f"calls to S3 a batch, batches without a pause: {what}",
+            sum(measured[name]["calls"].values()) / measured[name]["batches"],
+            "reported",
+            True,
+            calls_by_kind(measured[name]),
+        )
+        for name, what in CHOICES.items()
+    ]
+
+
+def calls_by_kind(measured: dict) -> str:
+    """Write how often a batch has called what."""
+    counts = sorted(measured["calls"].items())
+    return ", ".join(f"{n / measured['batches']:.1f} {kind}" for kind, n in counts)
 
 
 # --- one read, many sinks ----------------------------------------------------

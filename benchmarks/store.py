@@ -1,10 +1,10 @@
 """Calls to an object store, counted by a proxy in front of a real S3 server.
 
-Takes the folder of a generated project; the last line it prints is JSON: for each
-setting what was called, how often for reading, during how many batches and seconds. A
-stream reads a file a batch and stores its rows. Nothing but what is counted differs, and
-every setting keeps ten batches in its logs, so that deleting old ones, which belongs to
-every batch, begins early.
+Takes the folder of a generated project, and what to compare: ``sinks``, or ``choices``
+that conf/s3 makes for one. The last line it prints is JSON: for each what was called,
+how often for reading, during how many batches and seconds. A stream reads a file a batch
+and stores its rows. Nothing but what is counted differs, and all keep ten batches in
+their logs, so that deleting old ones, which belongs to every batch, begins early.
 """
 
 import json
@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from run import KEDRO, PACKAGE, await_, kedro_run, say
 
 WARM_UP, MEASURED = 15, 10  # batches; Spark compacts its logs every tenth
+CYCLE = 50  # batches in which every choice compacts its logs at least once
 SOURCE = "01_raw"  # the folder of the files that are read
 SCHEMA = "sensor_id STRING, value DOUBLE, read_at TIMESTAMP"
 READING = "sensor_id,value,read_at\ns1,4.0,2026-03-02T08:00:00Z\n"
@@ -90,27 +91,73 @@ SETTINGS = {
     "delta": {**STREAM, **FILES, "file_format": "delta"},
     "iceberg": {**STREAM, "file_format": "iceberg", "table": "lake.db.copied"},
 }
+# Settings that undo a choice of conf/s3, or make one that it leaves to Spark.
+FLAGS = {"spark.hadoop.fs.s3a.performance.flags": ""}
+MANAGER = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.FileContextBasedCheckpointFileManager"
+    )
+}
+CHOICES: dict[str, dict] = {
+    "shipped": {},
+    "no_flags": FLAGS,
+    "usual_manager": MANAGER,
+    "neither": {**FLAGS, **MANAGER},
+    "rare_compaction": {"spark.sql.streaming.fileSink.log.compactInterval": CYCLE},
+    "no_deletion": {"spark.sql.streaming.fileSink.log.deletion": False},
+    "retention": {},
+}
 
 
-def main(folder: Path) -> None:
-    """Count Spark's defaults alone, for they call all the time; then ours, together."""
+def main(folder: Path, what: str) -> None:
     with object_store(folder) as proxy:
-        measured = {"defaults": defaults(proxy)}
-        projects = {name: project(folder, name, proxy) for name in SETTINGS}
-        for name, there in projects.items():
-            say(f"calls to a store: the first batches of {name}")
-            put(proxy, name, range(WARM_UP))
-            subprocess.run(
-                kedro_run("--env=s3", "--pipelines=copy"),
-                cwd=there,
-                check=True,
-                stdout=subprocess.DEVNULL,
-            )
-        say(f"calls to a store: {MEASURED} minutes of all settings")
-        with ThreadPoolExecutor(len(projects)) as threads:
-            counts = threads.map(lambda n: live(proxy, n, projects[n]), projects)
-            measured |= dict(zip(projects, counts, strict=True))
+        measured = {"sinks": sinks, "choices": choices}[what](folder, proxy)
     print(json.dumps(measured))
+
+
+def sinks(folder: Path, proxy: Proxy) -> dict:
+    """Count Spark's defaults alone, for they call all the time; then ours, together."""
+    measured = {"defaults": defaults(proxy)}
+    projects = {
+        name: project(
+            folder, name, proxy, entry, COMMITTER if name == "committer" else {}
+        )
+        for name, entry in SETTINGS.items()
+    }
+    for name, there in projects.items():
+        say(f"calls to a store: the first batches of {name}")
+        put(proxy, name, range(WARM_UP))
+        subprocess.run(
+            kedro_run("--env=s3", "--pipelines=copy"),
+            cwd=there,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        put(proxy, name, range(WARM_UP, WARM_UP + MEASURED + 5))
+    say(f"calls to a store: {MEASURED} minutes of all settings")
+    with ThreadPoolExecutor(len(projects)) as threads:
+        counts = threads.map(lambda n: live(proxy, n, projects[n], MEASURED), projects)
+        return measured | dict(zip(projects, counts, strict=True))
+
+
+def choices(folder: Path, proxy: Proxy) -> dict:
+    """Count one choice at a time, in batches that follow each other."""
+
+    def counted(name: str) -> dict:
+        say(f"calls to a store: {CYCLE} batches of {name}")
+        save_args = {"checkpoint": STREAM["save_args"]["checkpoint"]}
+        if name == "retention":
+            save_args["retention"] = "10s"
+        entry = {**STREAM, **FILES, "save_args": save_args}
+        there = project(folder, name, proxy, entry, CHOICES[name])
+        put(proxy, name, range(WARM_UP + CYCLE + 5))
+        return live(proxy, name, there, CYCLE)
+
+    first, *others = CHOICES
+    measured = {first: counted(first)}  # alone: it may have to download the connector
+    with ThreadPoolExecutor(2) as threads:
+        counts = threads.map(counted, others)
+        return measured | dict(zip(others, counts, strict=True))
 
 
 def defaults(proxy: Proxy) -> dict:
@@ -140,7 +187,7 @@ def defaults(proxy: Proxy) -> dict:
     return counted
 
 
-def project(folder: Path, name: str, proxy: Proxy) -> Path:
+def project(folder: Path, name: str, proxy: Proxy, entry: dict, settings: dict) -> Path:
     """Return a copy of the project that copies readings in one of the ways."""
     there = folder.with_name(name)
     shutil.copytree(folder, there, ignore=shutil.ignore_patterns("data", "s3*"))
@@ -153,9 +200,8 @@ def project(folder: Path, name: str, proxy: Proxy) -> Path:
     places = disk if name == "shared_disk" else f"{place}/04_checkpoint"
     write(there, "globals", {"bucket": place, "checkpoints": places})
     write(there, "credentials", {"s3": proxy.credentials})
-    write(there, "catalog_copied", {"copied": SETTINGS[name]})
-    own = COMMITTER if name == "committer" else {}
-    write(there, "spark_bench", {RETAINED: 10, **own})
+    write(there, "catalog_copied", {"copied": entry})
+    write(there, "spark_bench", {RETAINED: 10, **settings})
     return there
 
 
@@ -168,12 +214,11 @@ def put(proxy: Proxy, name: str, numbers: range) -> None:
         proxy.put(f"{name}/{SOURCE}/sensor/{number:03}.csv", READING)
 
 
-def live(proxy: Proxy, name: str, there: Path) -> dict:
-    """Run at the shipped trigger, a file a batch, and count."""
-    put(proxy, name, range(WARM_UP, WARM_UP + MEASURED + 5))
-    log = there / "log.txt"
+def live(proxy: Proxy, name: str, there: Path, batches: int) -> dict:
+    """Run a file a batch, and count."""
+    log, every_batch = there / "log.txt", "--params=streams.progress=1 second"
     process = subprocess.Popen(
-        [KEDRO, "run", "--env=s3", "--pipelines=copy"],
+        [KEDRO, "run", "--env=s3", "--pipelines=copy", every_batch],
         cwd=there,
         stdout=log.open("w"),
         stderr=subprocess.STDOUT,
@@ -186,7 +231,7 @@ def live(proxy: Proxy, name: str, there: Path) -> dict:
 
     try:
         await_(lambda: newest() >= WARM_UP, process)
-        return count(proxy, name, newest, MEASURED)
+        return count(proxy, name, newest, batches)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
@@ -212,4 +257,4 @@ def count(proxy: Proxy, name: str, newest: Callable[[], int], batches: int) -> d
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -53,7 +53,7 @@ class Proxy(ThreadingHTTPServer):
             "fs.s3a.path.style.access": True,
         }
 
-    def _names(self, folder: str) -> list[str]:
+    def names(self, folder: str) -> list[str]:
         """Return what a folder of the bucket holds, behind the back of S3."""
         url = f"{self._behind(folder)}/?limit=10000"
         entries = json.loads(fetch(url, accept="application/json"))["Entries"] or ()
@@ -71,25 +71,25 @@ class Proxy(ThreadingHTTPServer):
 
     def committed(self, folder: str) -> list[str]:
         """Return the rows of CSV files that a stream's log knows, without headings."""
-        names = self._names(f"{folder}/_spark_metadata")
+        names = self.names(f"{folder}/_spark_metadata")
         logs = [name for name in names if name.removesuffix(".compact").isdigit()]
         known = "".join(
             fetch(self._behind(f"{folder}/_spark_metadata/{name}")) for name in logs
         )
-        files = [name for name in self._names(folder) if name in known]
+        files = [name for name in self.names(folder) if name in known]
         texts = [fetch(self._behind(f"{folder}/{name}")) for name in files]
         return sorted(line for text in texts for line in text.splitlines()[1:])
 
     def newest_rows(self, folder: str) -> list[dict]:
         """Return the rows that the newest commit to a table of Delta has written."""
-        logs = [n for n in self._names(f"{folder}/_delta_log") if n.endswith(".json")]
+        logs = [n for n in self.names(f"{folder}/_delta_log") if n.endswith(".json")]
         text = fetch(self._behind(f"{folder}/_delta_log/{logs[-1]}"))
         added = [json.loads(line).get("add") for line in text.splitlines()]
         return self._rows_of([f"{folder}/{file['path']}" for file in added if file])
 
     def parquet_rows(self, folder: str) -> list[dict]:
         """Return the rows of all parquet files in a folder."""
-        names = [n for n in self._names(folder) if n.endswith(".parquet")]
+        names = [n for n in self.names(folder) if n.endswith(".parquet")]
         return self._rows_of([f"{folder}/{name}" for name in names])
 
     def _rows_of(self, files: list[str]) -> list[dict]:
@@ -153,6 +153,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: the calls are counted."""
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on
+
+
+def stock_in(store: Proxy, place: str) -> list[str]:
+    """Return the stock that the example has in a folder of the bucket, as lines."""
+    rows = store.newest_rows(f"{place}/03_primary/stock")
+    texts = [["" if v is None else str(v) for v in row.values()] for row in rows]
+    return sorted(",".join(row) for row in texts)
 
 
 @contextmanager

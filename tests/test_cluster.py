@@ -19,6 +19,7 @@ import yaml
 from chaos import committed_files
 from clusters import Cluster, standalone
 from conftest import BIN, BOUNDED, ROOT, Project, ok, sh, wait_until
+from object_store import ACCESS, BUCKET, SECRET, object_store, stock_in
 from servers import free_port, one_at_a_time
 from shell import fetch
 from test_runs import (
@@ -98,9 +99,9 @@ def settle(project: Project, master: str, archive: Path | None) -> None:
     """Let the project run on a small cluster, which shares its folder."""
     project.edit(
         "conf/cluster/globals.yml",
-        ("/mnt/shared/cold-store/data", str(project.folder / "data")),
+        ("s3a://my-bucket/cold-store/data", str(project.folder / "data")),
     )
-    project.edit("conf/cluster/catalog.yml", ("10 seconds", "1 second"))
+    project.edit("conf/cluster/catalog.yml", ("1 minute", "1 second"))
     project.edit(
         "conf/cluster/spark.yml",
         ("spark://127.0.0.1:7077", master),
@@ -402,22 +403,24 @@ def test_the_command_line_has_what_takes_effect_only_there(project):
     assert given["--driver-memory"] == "3g"
     assert "spark.driver.host=10.0.0.7" in words
     assert given["--name"] == "Cold Store"
-    assert "io.delta:delta-spark_2.13:4.0.0" in given["--packages"]
+    docs = (project.folder / "docs/deploy.md").read_text()
+    for option in ("--packages", "--exclude-packages"):
+        written = re.search(rf"{option}=(\S+)", docs)[1]
+        assert sorted(given[option].split(",")) == sorted(written.split(","))
     assert "--env=cluster" in words and "--pipelines=inventory" in words
     assert "spark.executor.cores" not in printed, "it takes effect later, too"
 
 
 def test_another_configuration_is_composed_from_and_run_with(project, tmp_path):
-    """One with its data in a bucket, which is where pods have it."""
     there = shutil.copytree(project.folder / "conf", tmp_path / "prod")
     settings = there / "cluster/globals.yml"
-    settings.write_text("data: s3a://shop/data\ncheckpoints: s3a://shop/checkpoints\n")
+    settings.write_text(f"data: {tmp_path}\ncheckpoints: {tmp_path}\n")
 
     printed = submit(project, f"--conf-source={there}", "--dry-run").stdout
 
     words = shlex.split(printed)
     given = dict(zip(words[1::2], words[2::2], strict=False))
-    assert "org.apache.hadoop:hadoop-aws:" in given["--packages"]
+    assert "hadoop-aws" not in given["--packages"], "as the project's own would have it"
     assert [w for w in words if "conf-source" in w] == [f"--conf-source={there}"]
 
 
@@ -677,23 +680,41 @@ def test_a_spark_submit_of_another_spark_is_refused_with_both_versions(
     assert re.search(versions, said) and "Traceback" not in said
 
 
-def test_a_cluster_of_another_spark_is_refused_with_both_versions(
-    project, other_spark, tmp_path
-):
-    cluster = Cluster(tmp_path, other_spark)
-    settle(project, cluster.master, None)
-    configure(project, {"spark.master.ui.port": cluster.page})
+@pytest.fixture(scope="module")
+def other_master(other_spark, tmp_path_factory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("other"), other_spark)
     try:
         cluster.start_master()
         fetch(f"http://127.0.0.1:{cluster.page}/")  # the first time, it is slow
-        said = refused(project)
+        yield cluster
     finally:
         cluster.stop()
 
+
+def test_a_cluster_of_another_spark_is_refused_with_both_versions(
+    project, other_master
+):
+    settle(project, other_master.master, None)
+    configure(project, {"spark.master.ui.port": other_master.page})
+
     versions = (
-        rf"Spark is [\d.]+ at {cluster.master}, and the installed pyspark 4\.0\.0;"
+        rf"Spark is [\d.]+ at {other_master.master}, and the installed pyspark 4\.0\.0;"
     )
-    assert re.search(versions, said)
+    assert re.search(versions, refused(project))
+
+
+def test_a_cluster_of_another_spark_that_shows_no_page_is_refused(
+    project, other_master
+):
+    settle(project, other_master.master, None)
+    configure(project, {"spark.master.ui.port": free_port()})
+
+    said = refused(project)
+
+    assert (
+        "most likely its Spark is another one than the installed pyspark 4.0.0" in said
+    )
+    assert "spark.master.ui.port" in said
 
 
 def test_a_wheel_without_configuration_says_what_is_missing(project, tmp_path):
@@ -787,34 +808,61 @@ def mount(project: Project, folder: Path) -> None:
     (folder / archive).symlink_to(Path("..data") / archive)
 
 
-def test_what_the_dockerfile_makes_runs_without_root_and_downloads_nothing(
-    reachable, image, spark
+def test_the_application_runs_in_its_image_with_checkpoints_in_a_bucket(
+    reachable, image, tmp_path
 ):
-    """By a user without a home, and so without a place for a jar from anywhere."""
-    settle(reachable, "local[2]", None)
-    work = image / "opt/cold-store"
-    mount(reachable, work / "conf")
+    """As it is shipped, but for the bucket, its address, and a master without pods.
 
-    ok(
-        *(
+    The user is not root and has no home, and so no place for a jar from anywhere.
+    """
+    application = application_of(reachable)
+    pod = "/opt/cold-store"
+    conf = Path(application["driver"]["volumeMounts"][0]["mountPath"])
+    keys = {"access-key": ACCESS, "secret-key": SECRET}
+    given = {
+        e["name"]: e["valueFrom"]["secretKeyRef"] for e in application["driver"]["env"]
+    }
+    with object_store(tmp_path) as store:
+        reachable.edit(
+            "conf/cluster/globals.yml", ("s3a://my-bucket", f"s3a://{BUCKET}")
+        )
+        address = {
+            "spark.hadoop.fs.s3a.endpoint": store.address,
+            "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+            "spark.hadoop.fs.s3a.path.style.access": True,
+        }
+        configure(reachable, address)
+        samples = reachable.folder / "data"
+        for file in samples.glob("01_raw/**/*.*"):
+            store.put(f"cold-store/data/{file.relative_to(samples)}", file.read_text())
+        mount(reachable, image / conf.relative_to("/"))
+
+        ok(
             *(NOBODY if IS_ROOT else ()),
             image / "opt/spark/bin/spark-submit",
-            "--master=local[2]",
-        ),
-        "run.py",
-        *(CLUSTER, BOUNDED, "--conf-source=conf/conf-cold_store.tar.gz"),
-        cwd=work,
-        env={
-            "PATH": f"{image}/python/bin:{os.environ['PATH']}",
-            "HOME": "/nonexistent",
-            "JAVA_TOOL_OPTIONS": "-Duser.home=/nonexistent",
-            "SPARK_HOME": str(image / "opt/spark"),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "KEDRO_DISABLE_TELEMETRY": "1",
-        },
-    )
+            *("--master=local[2]", "--conf", "spark.driver.host=127.0.0.1"),
+            application["mainApplicationFile"].replace(
+                f"local://{pod}", f"{image}{pod}"
+            ),
+            *[word.replace(pod, f"{image}{pod}") for word in application["arguments"]],
+            BOUNDED,
+            cwd=image / "opt/cold-store",
+            env={
+                "PATH": f"{image}/python/bin:{os.environ['PATH']}",
+                "HOME": "/nonexistent",
+                "JAVA_TOOL_OPTIONS": "-Duser.home=/nonexistent",
+                "SPARK_HOME": str(image / "opt/spark"),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "KEDRO_DISABLE_TELEMETRY": "1",
+                **{name: keys[secret["key"]] for name, secret in given.items()},
+            },
+        )
 
-    assert stock_of(reachable, spark) == expected_stock(reachable)
+        there = "cold-store/data"
+        assert stock_in(store, there) == expected_stock(reachable)
+        deliveries = store.committed(f"{there}/02_intermediate/inventory")
+        assert without_processing_time(deliveries) == expected_deliveries(reachable)
+        assert store.names(f"{there}/04_checkpoint/int_new_inventory/commits")
 
 
 def test_the_dockerfile_is_clean(generated):
@@ -842,9 +890,14 @@ def test_the_application_fits_the_operators_schema(generated):
         jsonschema.validate(broken, schema)
 
 
+def application_of(project: Project) -> dict:
+    """What the operator of Kubernetes is told."""
+    file = project.folder / "deploy/spark-application.yaml"
+    return yaml.safe_load(file.read_text())["spec"]
+
+
 def test_the_application_drains_restarts_and_names_no_secret(generated):
-    file = generated.folder / "deploy/spark-application.yaml"
-    spec = yaml.safe_load(file.read_text())["spec"]
+    spec = application_of(generated)
     driver = spec["driver"]
     parameters = (generated.folder / "conf/base/parameters.yml").read_text()
     drain = yaml.safe_load(parameters)["streams"]["drain"]

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 import yaml
 from conftest import Project, wait_until
-from object_store import BUCKET, SECRET, Proxy, object_store
+from object_store import BUCKET, SECRET, Proxy, object_store, stock_in
 from servers import free_port
 from test_runs import (
     expected_deliveries,
@@ -58,12 +58,6 @@ def place(project, store, tmp_path) -> str:
 def credentials(project: Project, store: Proxy, **other: object) -> None:
     given = {"s3": {**store.credentials, **other}}
     (project.folder / "conf/s3/credentials.yml").write_text(yaml.safe_dump(given))
-
-
-def stock_in(store: Proxy, place: str) -> list[str]:
-    rows = store.newest_rows(f"{place}/03_primary/stock")
-    texts = [["" if v is None else str(v) for v in row.values()] for row in rows]
-    return sorted(",".join(row) for row in texts)
 
 
 def deliver(

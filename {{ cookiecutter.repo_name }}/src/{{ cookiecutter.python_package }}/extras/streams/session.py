@@ -446,8 +446,9 @@ def _create(settings: dict[str, Any]) -> SparkSession:
             ) from error
         raise StreamsError(
             "the cluster answers, and does not take this run; most likely its Spark is "
-            f"another one than the installed pyspark {__version__}: its page says which, "
-            f"and {where_the_trace_is()} what else it may be"
+            f"another one than the installed pyspark {__version__}: the master's page says "
+            f"which (if it is not at port {MASTERS_PAGE[1]}, say where with "
+            f"{MASTERS_PAGE[0]} in spark.yml), and {where_the_trace_is()} what else it may be"
         ) from error
 
 
