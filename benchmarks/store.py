@@ -91,6 +91,11 @@ SETTINGS = {
     "delta": {**STREAM, **FILES, "file_format": "delta"},
     "iceberg": {**STREAM, "file_format": "iceberg", "table": "lake.db.copied"},
 }
+# For every choice: files of logs are deleted at once, and not after Spark's ten minutes.
+PROMPT = {
+    f"spark.sql.streaming.{log}.log.cleanupDelay": "1s"
+    for log in ("fileSink", "fileSource")
+}
 # Settings that undo a choice of conf/s3, or make one that it leaves to Spark.
 FLAGS = {"spark.hadoop.fs.s3a.performance.flags": ""}
 MANAGER = {
@@ -149,7 +154,7 @@ def choices(folder: Path, proxy: Proxy) -> dict:
         if name == "retention":
             save_args["retention"] = "10s"
         entry = {**STREAM, **FILES, "save_args": save_args}
-        there = project(folder, name, proxy, entry, CHOICES[name])
+        there = project(folder, name, proxy, entry, {**PROMPT, **CHOICES[name]})
         put(proxy, name, range(WARM_UP + CYCLE + 5))
         return live(proxy, name, there, CYCLE)
 

@@ -92,9 +92,9 @@ class Cluster:
 
 
 @contextmanager
-def standalone(folder: Path, *wrapped_in: str) -> Iterator[Cluster]:
+def standalone(folder: Path, *wrapped_in: str, spark: Path = OURS) -> Iterator[Cluster]:
     """Run a master and two workers."""
-    cluster = Cluster(folder)
+    cluster = Cluster(folder, spark)
     try:
         cluster.start(*wrapped_in)
         yield cluster

@@ -199,8 +199,8 @@ def forget_newest_commit(checkpoint: Path) -> None:
     """Leave a checkpoint as a kill does that comes between a write and its commit."""
     commits = checkpoint / "commits"
     newest = newest_in(commits)
-    for name in (str(newest), f".{newest}.crc"):
-        (commits / name).unlink(missing_ok=True)
+    (commits / str(newest)).unlink()
+    (commits / f".{newest}.crc").unlink(missing_ok=True)
 
 
 def new_project(folder: Path, name: str, kedro: Path = BIN / "kedro") -> Project:

@@ -345,6 +345,21 @@ def test_the_exit_code_is_the_runs(clustered):
     assert "nowhere" in result.stdout + result.stderr
 
 
+def test_the_entry_script_takes_a_file_of_options(project, tmp_path):
+    options = tmp_path / "run.yml"
+    options.write_text("run:\n  pipelines: nowhere\n")
+
+    result = sh(
+        *(project.python, "deploy/run.py", f"--config={options}", "--conf-source=conf"),
+        cwd=project.folder,
+        env=with_the_project_installed(project),
+    )
+
+    said = result.stdout + result.stderr
+    assert result.returncode == 1
+    assert "nowhere" in said and "KeyError" not in said
+
+
 def test_a_run_can_be_looked_at_afterwards(project):
     project.edit(
         "conf/base/spark.yml",
@@ -422,6 +437,36 @@ def test_another_configuration_is_composed_from_and_run_with(project, tmp_path):
     given = dict(zip(words[1::2], words[2::2], strict=False))
     assert "hadoop-aws" not in given["--packages"], "as the project's own would have it"
     assert [w for w in words if "conf-source" in w] == [f"--conf-source={there}"]
+
+
+def test_parameters_that_the_catalog_uses_are_composed_with(project):
+    settle(project, "local[1]", None)
+    project.edit(
+        "conf/cluster/catalog.yml",
+        ("${globals:data}/01_raw/products", "${runtime_params:products}"),
+    )
+    given = "--params=products=s3a://shop/products,streams.until=caught_up"
+
+    words = shlex.split(submit(project, "--dry-run", given).stdout)
+
+    packages = words[words.index("--packages") + 1]
+    assert "org.apache.hadoop:hadoop-aws:" in packages
+    assert words[-1] == given
+
+
+def test_a_jar_that_is_in_the_image_is_named_to_kubernetes(project):
+    settings = {
+        "spark.submit.deployMode": "cluster",
+        "spark.kubernetes.container.image": "cold-store",
+        "spark.jars": "local:///opt/drivers/own.jar,https://host/other.jar",
+    }
+    configure(project, settings)
+
+    words = shlex.split(
+        submit(project, "--master=k8s://https://h:1", "--dry-run").stdout
+    )
+
+    assert words[words.index("--jars") + 1] == "local:///opt/drivers/own.jar"
 
 
 def test_a_driver_in_a_kubernetes_cluster_is_submitted_as_the_docs_write_it(project):
@@ -623,13 +668,10 @@ def test_a_jar_that_only_the_driver_has_is_named(clustered, spark):
     }
     configure(clustered, settings)
 
-    result = sh(
-        *clustered.command("run", CLUSTER, "--pipelines=inventory", BOUNDED),
-        cwd=clustered.folder,
-    )
+    result = submit(clustered, "--pipelines=inventory", BOUNDED)
 
     said = " ".join((result.stdout + result.stderr).split())
-    assert result.returncode == 1
+    assert result.returncode == 1, "as of any stream that fails for good"
     assert "processed.stock failed" in said
     assert "executors lack a jar that the driver has" in said
 
@@ -770,6 +812,9 @@ def image(reachable, artifacts) -> Path:
     with one_at_a_time():  # Ivy keeps one report for all who ask
         jars = project.command("streams", "jars", "dist/jars", CLUSTER)
         ok(*jars, cwd=project.folder)
+    jars = [jar.name for jar in (project.folder / "dist/jars").iterdir()]
+    assert any("hadoop-aws" in jar for jar in jars)
+    assert not [jar for jar in jars if re.search("gcs|azure|hadoop-client", jar)]
     ok("python3", "-m", "venv", root / "python")
     shutil.copytree(Path(pyspark.__file__).parent, root / "opt/spark")
     (root / "opt/cold-store").mkdir()
@@ -779,7 +824,7 @@ def image(reachable, artifacts) -> Path:
         **PIP,
     }
     here = project.folder
-    text = (project.folder / "deploy/Dockerfile").read_text().replace("\\\n", " ")
+    text = dockerfile(project).replace("\\\n", " ")
     for line in text.splitlines():
         kind, _, words = line.partition(" ")
         words = re.sub(r"(?<!\S)/(?=opt/|tmp/)", f"{root}/", words)
@@ -811,58 +856,81 @@ def mount(project: Project, folder: Path) -> None:
 def test_the_application_runs_in_its_image_with_checkpoints_in_a_bucket(
     reachable, image, tmp_path
 ):
-    """As it is shipped, but for the bucket, its address, and a master without pods.
+    """As it is shipped, but for the bucket, its address, and workers in place of pods.
 
     The user is not root and has no home, and so no place for a jar from anywhere.
     """
     application = application_of(reachable)
-    pod = "/opt/cold-store"
-    conf = Path(application["driver"]["volumeMounts"][0]["mountPath"])
-    keys = {"access-key": ACCESS, "secret-key": SECRET}
-    given = {
-        e["name"]: e["valueFrom"]["secretKeyRef"] for e in application["driver"]["env"]
-    }
-    with object_store(tmp_path) as store:
-        reachable.edit(
-            "conf/cluster/globals.yml", ("s3a://my-bucket", f"s3a://{BUCKET}")
-        )
-        address = {
-            "spark.hadoop.fs.s3a.endpoint": store.address,
-            "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-            "spark.hadoop.fs.s3a.path.style.access": True,
-        }
-        configure(reachable, address)
+    pod, place = "/opt/cold-store", "cold-store/data"
+    conf = application["driver"]["volumeMounts"][0]["mountPath"]
+    reachable.edit("conf/cluster/globals.yml", ("s3a://my-bucket", f"s3a://{BUCKET}"))
+    python = image / "python/bin"
+    with (
+        object_store(tmp_path) as store,
+        standalone(tmp_path, spark=image / "opt/spark") as pods,
+    ):
+        docs = (reachable.folder / "docs/deploy.md").read_text()
+        address = re.search(r"```yaml\n(spark\S+s3a.*?)```", docs, re.DOTALL)[1]
+        address = address.replace("http://store:9000", store.address)
+        configure(reachable, yaml.safe_load(address))
         samples = reachable.folder / "data"
         for file in samples.glob("01_raw/**/*.*"):
-            store.put(f"cold-store/data/{file.relative_to(samples)}", file.read_text())
-        mount(reachable, image / conf.relative_to("/"))
+            store.put(f"{place}/{file.relative_to(samples)}", file.read_text())
+        mount(reachable, image / conf.removeprefix("/"))
 
         ok(
             *(NOBODY if IS_ROOT else ()),
             image / "opt/spark/bin/spark-submit",
-            *("--master=local[2]", "--conf", "spark.driver.host=127.0.0.1"),
+            *("--master", pods.master, "--executor-memory=600m"),
+            *("--conf", "spark.executor.cores=1", "--conf", "spark.cores.max=2"),
+            *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.port=0"),
+            *("--conf", f"spark.pyspark.python={python / 'python3'}"),
             application["mainApplicationFile"].replace(
                 f"local://{pod}", f"{image}{pod}"
             ),
             *[word.replace(pod, f"{image}{pod}") for word in application["arguments"]],
             BOUNDED,
-            cwd=image / "opt/cold-store",
+            cwd=image / pod.removeprefix("/"),
             env={
-                "PATH": f"{image}/python/bin:{os.environ['PATH']}",
+                "PATH": f"{python}:{os.environ['PATH']}",
                 "HOME": "/nonexistent",
                 "JAVA_TOOL_OPTIONS": "-Duser.home=/nonexistent",
                 "SPARK_HOME": str(image / "opt/spark"),
                 "SPARK_LOCAL_IP": "127.0.0.1",
-                "KEDRO_DISABLE_TELEMETRY": "1",
-                **{name: keys[secret["key"]] for name, secret in given.items()},
+                **dict(re.findall(r"^ENV (\w+)=(\S+)", dockerfile(reachable), re.M)),
+                **secrets_of(application["driver"]),
             },
         )
 
-        there = "cold-store/data"
-        assert stock_in(store, there) == expected_stock(reachable)
-        deliveries = store.committed(f"{there}/02_intermediate/inventory")
+        assert stock_in(store, place) == expected_stock(reachable)
+        deliveries = store.committed(f"{place}/02_intermediate/inventory")
         assert without_processing_time(deliveries) == expected_deliveries(reachable)
-        assert store.names(f"{there}/04_checkpoint/int_new_inventory/commits")
+        averages = store.committed(f"{place}/03_primary/sensor")
+        assert averages == expected_averages(reachable)
+        assert store.names(f"{place}/04_checkpoint/int_new_inventory/commits")
+
+        status = reachable.kedro(
+            *("streams", "status", CLUSTER),
+            env={**os.environ, **secrets_of(application["driver"])},
+        )
+        assert "int.new_inventory: stopped" in status.stdout, (
+            status.stdout + status.stderr
+        )
+        keyless = reachable.kedro("streams", "status", CLUSTER)
+        assert (
+            "there are no keys for it; set AWS_ACCESS"
+            in keyless.stdout + keyless.stderr
+        )
+
+
+def secrets_of(pod: dict) -> dict[str, str]:
+    """What Kubernetes puts into a pod's environment, from the secret that is referred to."""
+    keys = {"access-key": ACCESS, "secret-key": SECRET}
+    return {e["name"]: keys[e["valueFrom"]["secretKeyRef"]["key"]] for e in pod["env"]}
+
+
+def dockerfile(project: Project) -> str:
+    return (project.folder / "deploy/Dockerfile").read_text()
 
 
 def test_the_dockerfile_is_clean(generated):

@@ -1,5 +1,6 @@
 """The recipes of the cookbook, run from the page itself."""
 
+import dbm
 import json
 import re
 from collections import Counter
@@ -213,10 +214,18 @@ def test_a_batch_goes_to_several_datasets(stored, spark, units):
     assert json.loads(newest.read_text()) == {"sku": "ICE-01", "new_stock": 100}
 
 
-def test_a_function_and_a_row_writer_are_given_every_batch(stored):
+def test_a_function_and_a_row_writer_are_given_every_batch(stored, units):
     reports = stored[0].folder / "data/08_reporting"
     assert (reports / "alarms/1.txt").read_text() == "ICE-01: 100 units"
-    assert list((reports / "labels").iterdir())
+    assert (reports / "alarms/0.txt").exists()
+    labels = {}
+    for name in {
+        file.name.partition(".")[0] for file in (reports / "labels").iterdir()
+    }:
+        with dbm.open(str(reports / "labels" / name)) as found:
+            labels |= {key.decode(): found[key].decode() for key in found.keys()}
+    assert labels.keys() == units.keys()
+    assert labels["ICE-01"] == "100"
 
 
 def test_totals_are_in_postgresql(stored, postgres, units):
@@ -272,11 +281,15 @@ def test_a_replay_into_cassandra_is_harmless(pristine, cassandra, tmp_path):
     project.run(run)
     deliveries = cassandra.rows("shop.deliveries", "sku", "new_stock")
     totals = cassandra.rows("shop.units", "sku", "units")
-    for stream in ("deliveries_in_cassandra", "units_in_cassandra"):
+    streams = ("deliveries_in_cassandra", "units_in_cassandra")
+    committed = {stream: project.newest(stream) for stream in streams}
+    for stream in streams:
         forget_newest_commit(project.checkpoint(stream))
+        assert project.newest(stream) < committed[stream]
 
     project.run(run)
 
+    assert {stream: project.newest(stream) for stream in streams} == committed
     units: Counter[str] = Counter()
     for sku, new_stock in deliveries:
         units[sku] += new_stock

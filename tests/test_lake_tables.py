@@ -3,8 +3,11 @@
 import importlib
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
 
 import pytest
+import yaml
 from conftest import ROWS, finish, forget_newest_commit, run_in_process, wait_until
 from kedro.io import DataCatalog, DatasetError
 from kedro.pipeline import Node, Pipeline
@@ -12,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from shell import DEADLINE
 from test_bad_input import overlay, written
 from test_runs import expected_stock
-from test_upsert_runs import PIPELINE, RUN, Deliveries
+from test_upsert_runs import RUN, Deliveries
 
 FORMATS = ["delta", "iceberg"]
 DATASET = "cold_store.extras.datasets.SparkStreamingDataset"
@@ -134,6 +137,30 @@ def test_what_is_nested_is_looked_at_as_well(spark):
     assert not is_lossless(other, narrow)
 
 
+@pytest.mark.parametrize(
+    ("new", "old", "is_kept"),
+    [
+        ("INT", "DOUBLE", True),
+        ("BIGINT", "DOUBLE", False),
+        ("SMALLINT", "FLOAT", True),
+        ("INT", "FLOAT", False),
+        ("BIGINT", "TIMESTAMP", False),
+        ("TIMESTAMP", "BIGINT", False),
+        ("FLOAT", "DOUBLE", True),
+        ("INT", "DECIMAL(4,0)", True),  # a number that is too large is an error
+    ],
+)
+def test_a_type_that_rounds_or_means_something_else_is_not_taken_for_wider(
+    spark, new, old, is_kept
+):
+    schemas = importlib.import_module("cold_store.extras.datasets.schemas")
+    kinds = [
+        spark.createDataFrame([], f"a {k}").schema["a"].dataType for k in (new, old)
+    ]
+
+    assert schemas.is_lossless(*kinds) is is_kept
+
+
 @pytest.mark.parametrize("file_format", ["csv", "delta"])
 def test_the_folder_of_a_plain_table_is_looked_at_before_the_start(
     code, dataset, arguments, file_format
@@ -218,6 +245,35 @@ def test_a_merge_that_comes_again_changes_nothing_even_for_increments(stream, tm
     finish(there)
 
     assert rows(there.load()) == [("A", 13), ("B", 6)]
+
+
+def test_a_table_that_a_kill_left_half_made_is_made(stream, place):
+    """Delta makes the folder of its log first, and its first commit some time later."""
+    if "filepath" in place:
+        (Path(place["filepath"]) / "_delta_log").mkdir(parents=True)
+    there = stream()
+    finish(there)
+
+    assert rows(there.load()) == ROWS
+
+
+def test_streams_that_begin_together_make_one_table(code, spark, place):
+    """The second finds no table when it looks, and one when it makes its own."""
+    lake = importlib.import_module("cold_store.extras.datasets.lake_tables").LakeTable
+    schema = spark.createDataFrame([], "sku STRING, units INT").schema
+    tables = [lake(**{"filepath": None, "table": None, **place}) for _ in range(3)]
+    together = Barrier(len(tables), timeout=DEADLINE)
+
+    def create(table) -> None:
+        code.session.get_spark()
+        together.wait()
+        table.create(schema, None)
+
+    with ThreadPoolExecutor(len(tables)) as threads:
+        list(threads.map(create, tables))
+    tables[0].create(schema, None)
+
+    assert tables[0].load().schema.names == ["sku", "units"]
 
 
 def test_a_batch_is_read_once_however_often_it_is_looked_at(stream):
@@ -313,6 +369,18 @@ def test_a_stream_reads_the_table_that_another_writes_on_the_first_run(
     assert project.lines("data/03_primary/stock.csv") == expected_stock(project)
 
 
+def test_a_stream_cannot_follow_a_table_that_another_replaces(project):
+    entry = {"type": DATASET, "file_format": "delta", "filepath": "data/sums"}
+    sums = {**entry, "save_args": {"output_mode": "complete", "checkpoint": "data/c"}}
+    overlay(project, {"int.new_inventory": sums})
+
+    check = project.kedro("streams", "check", "--pipelines=inventory")
+
+    said = " ".join((check.stdout + check.stderr).split())
+    assert check.returncode == 1
+    assert "can only follow a table to which rows are added; read it as it is" in said
+
+
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_check_makes_no_table(project, file_format):
     overlay(project, chained(file_format, "checked"))
@@ -324,46 +392,87 @@ def test_check_makes_no_table(project, file_format):
     assert written(project) - before == set()
 
 
-LEDGER = """
+KINDS = ("ledger", "appended", "replaced")
+THREE_SINKS = """
+from kedro.pipeline import Node, Pipeline
+from pyspark.sql import functions as F
+
+
+def take(deliveries):
+    return deliveries
+
+
+def add_up(deliveries):
+    return deliveries.groupBy("sku").agg(F.sum("units").alias("units"))
+
+
+def create_pipeline():
+    return Pipeline(
+        [
+            Node(take, "deliveries", "ledger", name="merge"),
+            Node(take, "deliveries", "appended", name="append"),
+            Node(add_up, "deliveries", "replaced", name="replace"),
+        ]
+    )
+"""
+DELIVERIES = """
 deliveries:
   type: cold_store.extras.datasets.SparkStreamingDataset
   file_format: json
   filepath: data/01_raw/deliveries
   load_args: {schema: "sku STRING, units INT", maxFilesPerTrigger: 1}
-
-ledger:
-  type: cold_store.extras.datasets.MicroBatchDataset
-  datasets:
-    - type: cold_store.extras.datasets.UpsertDataset
-      file_format: FORMAT
-      PLACE
-      keys: [sku]
-      add: [units]
-      create: true
-  save_args: {checkpoint: data/04_checkpoint/ledger}
 """
+
+
+def three_sinks(file_format: str) -> dict[str, dict]:
+    """Entries that merge deliveries, append them, and replace their sums."""
+
+    def table(name: str) -> dict[str, str]:
+        place = {"table": f"lake.shop.{name}"}
+        if file_format == "delta":
+            place = {"filepath": f"data/03_primary/lake/shop/{name}"}
+        return {"file_format": file_format, **place}
+
+    def saved(name: str, mode: str) -> dict[str, str]:
+        return {"output_mode": mode, "checkpoint": f"data/04_checkpoint/{name}"}
+
+    upsert = {"type": UPSERT, "keys": ["sku"], "add": ["units"], "create": True}
+    return {
+        "ledger": {
+            "type": "cold_store.extras.datasets.MicroBatchDataset",
+            "datasets": [{**upsert, **table("ledger")}],
+            "save_args": saved("ledger", "append"),
+        },
+        "appended": {
+            "type": DATASET,
+            **table("appended"),
+            "save_args": saved("appended", "append"),
+        },
+        "replaced": {
+            "type": DATASET,
+            **table("replaced"),
+            "save_args": saved("replaced", "complete"),
+        },
+    }
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_kills_lose_nothing_and_double_nothing(project, spark, file_format):
-    place = "table: lake.shop.ledger"
-    if file_format == "delta":
-        place = "filepath: data/03_primary/ledger"
     package = project.folder / "src/cold_store/pipelines/ledger"
     package.mkdir()
-    (package / "__init__.py").write_text(PIPELINE)
+    (package / "__init__.py").write_text(THREE_SINKS)
     catalog = project.folder / "conf/base/catalog.yml"
-    ledger = LEDGER.replace("FORMAT", file_format).replace("PLACE", place)
-    catalog.write_text(catalog.read_text() + ledger)
+    entries = yaml.safe_dump(three_sinks(file_format))
+    catalog.write_text(catalog.read_text() + DELIVERIES + entries)
     (project.folder / "data/01_raw/deliveries").mkdir()
     deliveries = Deliveries(project)
     for _ in range(2):
         deliveries.send(3)
-        committed = project.newest("ledger")
+        committed = {name: project.newest(name) for name in KINDS}
         with project.live(RUN) as run:
             wait_until(
-                lambda n=committed: (
-                    project.newest("ledger", "offsets") > n + 1
+                lambda before=committed: (
+                    all(project.newest(n, "offsets") > before[n] + 1 for n in KINDS)
                     or run.process.poll() is not None
                 ),
                 "a batch after the first",
@@ -373,8 +482,10 @@ def test_kills_lose_nothing_and_double_nothing(project, spark, file_format):
 
     project.run(RUN)
 
-    folder = project.folder / "data/03_primary/ledger"
-    if file_format == "iceberg":
-        folder = project.folder / "data/03_primary/lake/shop/ledger"
-    found = spark.read.format(file_format).load(str(folder)).collect()
-    assert {row.sku: row.units for row in found} == deliveries.units
+    for name in KINDS:
+        folder = project.folder / f"data/03_primary/lake/shop/{name}"
+        table = spark.read.format(file_format).load(str(folder))
+        found = table.groupBy("sku").sum("units").collect()
+        assert dict(map(tuple, found)) == deliveries.units, name
+        if name != "appended":
+            assert table.count() == len(deliveries.units), name

@@ -250,10 +250,18 @@ def test_state_that_was_written_before_a_failed_commit_is_not_added_to(
 def test_answers_that_fail_lose_nothing_and_double_nothing(
     project, store, place, status
 ):
-    """Wherever a stream writes, the store refuses until the stream is restarted."""
-    project.edit("conf/base/spark.yml", ("throttle.limit: 7", "throttle.limit: 3"))
+    """Wherever a stream writes, the store refuses until the stream is restarted.
+
+    Its second batch is hit, which also compacts the log of its files.
+    """
+    compacts = "spark.sql.streaming.fileSink.log.compactInterval: 2"
+    project.edit(
+        "conf/base/spark.yml",
+        ("throttle.limit: 7", "throttle.limit: 3"),
+        ("spark.ui.port: 0", f"spark.ui.port: 0\n{compacts}"),
+    )
     project.edit("conf/base/parameters.yml", *PATIENT)
-    deliver(project, store, place)
+    deliver(project, store, place, files="*_01.json")
     watched = ("04_checkpoint/int_new_inventory/", "02_intermediate/inventory/")
     watched += ("03_primary/stock/",)
     refused: list[tuple[str, str]] = []
@@ -270,16 +278,23 @@ def test_answers_that_fail_lose_nothing_and_double_nothing(
     store.fault = fault
     table = ("PUT", "/_delta_log/")
     with project.live(S3, "--pipelines=inventory") as run:
-        for write in WRITES:
+        run.says("processed.stock: batch 0")
+        refused[:] = [WRITES[0], table]
+        deliver(project, store, place, files="*_0[23].json")
+        await_restart(run)
+        for write in WRITES[1:]:
             refused[:] = [write, table]
             await_restart(run)
+        refused[:] = [table]
         run.says("processed.stock failed, restart")
         refused.clear()
-        run.says("int.new_inventory: batch")
-        run.says("processed.stock: batch")
+        run.says("int.new_inventory: batch 1")
+        run.says("processed.stock: batch 1")
         assert run.stop() == 0, run.text
+    project.run(S3, "--pipelines=inventory")
 
     assert hit == {*WRITES, table}
+    assert any("_spark_metadata/1.compact" in path for _, path in store.calls)
     deliveries = store.committed(f"{place}/02_intermediate/inventory")
     assert without_processing_time(deliveries) == expected_deliveries(project)
     assert stock_in(store, place) == expected_stock(project)

@@ -163,18 +163,35 @@ def test_a_moment_is_kept_only_with_its_time_zone(spark, postgres, upsert, table
     assert not problems(upsert(), clock)
     postgres.do(f"ALTER TABLE {table} ALTER COLUMN at TYPE timestamptz")
     assert not problems(upsert(), moment)
+    day = spark.createDataFrame([], "sku STRING, at DATE").schema
+    assert "at is date here and timestamp there" in problems(upsert(), day)
+
+
+def test_a_number_of_many_digits_is_not_rounded(spark, postgres, upsert, table):
+    postgres.do(
+        f"CREATE TABLE {table} (sku text PRIMARY KEY, units numeric, more real)"
+    )
+    rounded = spark.createDataFrame([], "sku STRING, units DOUBLE, more INT").schema
+    kept = spark.createDataFrame([], "sku STRING, units BIGINT, more FLOAT").schema
+
+    assert "units is double here and decimal" in problems(upsert(), rounded)
+    assert "more is int here and float there" in problems(upsert(), rounded)
+    assert not problems(upsert(), kept)
 
 
 def test_a_key_that_a_batch_spells_in_two_ways_is_refused(
-    spark, postgres, upsert, table
+    code, spark, postgres, upsert, table
 ):
     postgres.do(f"CREATE TABLE {table} (sku uuid PRIMARY KEY, units int)")
     key = "0a0a0a0a-0000-0000-0000-000000000001"
     rows = spark.createDataFrame([(key, 1), (key.upper(), 2)], "sku STRING, units INT")
 
-    with pytest.raises(DatasetError, match="which are one and the same in .*lower"):
+    with pytest.raises(
+        DatasetError, match="which are one and the same in .*lower"
+    ) as caught:
         upsert(add=["units"]).save(rows)
 
+    assert code.errors.is_final(caught.value)
     assert postgres.rows(f"SELECT * FROM {table}") == []
 
 

@@ -14,6 +14,7 @@ def main(*args: Any, **kwargs: Any) -> Any:
     package_name = Path(__file__).parent.name
     configure_project(package_name)
     kwargs["standalone_mode"] = not hasattr(sys, "ps1")
+    kwargs["prog_name"] = "run"  # the part of a --config file that is read
     try:
         return find_run_command(package_name)(*args, **kwargs)
     except MissingConfigException as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 from kedro.framework.cli.project import run  # noqa: F401 - a packaged project looks here
+from kedro.framework.cli.utils import _split_params
 from kedro.framework.context import KedroContext
 from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
@@ -21,7 +22,7 @@ from .extras.streams.dry_run import dry_run
 from .extras.streams.errors import TROUBLE
 from .extras.streams.feed import send_samples
 from .extras.streams.reset import plan_reset
-from .extras.streams.session import project_path, refuse_unreachable
+from .extras.streams.session import look_from_here, project_path, refuse_unreachable
 from .extras.streams.status import status as status_of
 from .extras.streams.status import told
 from .extras.streams.submit import jars_of, submit_command
@@ -66,6 +67,7 @@ def status(env: str | None, as_json: bool) -> None:
     if as_json:
         logging.disable(logging.WARNING)  # what is logged would not be JSON
     with _topology(env) as topology:
+        look_from_here()
         found = status_of(topology)
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -81,6 +83,7 @@ def status(env: str | None, as_json: bool) -> None:
 def reset(names: tuple[str, ...], env: str | None, yes: bool) -> None:
     """Delete the checkpoint and the output of streams, so that they start over."""
     with _topology(env) as topology:
+        look_from_here()
         plan = plan_reset(names, topology)
         for line in plan.lines():
             click.echo(line)
@@ -119,6 +122,7 @@ def broker(env: str, port: int | None) -> None:
 def feed(env: str | None, rate: int, now: bool) -> None:
     """Send the rows of the sample files to where the streams read."""
     with _topology(None) as samples, _topology(env) as targets:
+        look_from_here()
         for line in send_samples(samples, targets, rate, now):
             click.echo(line)
 
@@ -143,16 +147,20 @@ class _TakesRunOptions(click.Command):
 @click.option("--master", help="Where to run.  [default: as spark.yml says]")
 @click.option("--dry-run", is_flag=True, help="Print the command, do not run it.")
 @click.option("--conf-source", help="Where conf/ is.  [default: in the project]")
+@click.option("--params", help="As for kedro run; the catalog may use them.")
 @click.argument("run_options", nargs=-1, type=click.UNPROCESSED)
 def submit(
     env: str | None,
     master: str | None,
     dry_run: bool,
     conf_source: str | None,
+    params: str | None,
     run_options: tuple[str, ...],
 ) -> None:
     """Run the streams on a cluster, by spark-submit; takes what kedro run takes."""
-    with _topology(env, conf_source) as topology:
+    if params:
+        run_options = (*run_options, f"--params={params}")
+    with _topology(env, conf_source, params) as topology:
         checks.refuse(checks.unbuilt(topology))
         command = submit_command(
             topology.formats, env, master, run_options, conf_source
@@ -180,15 +188,22 @@ def jars(folder: Path, env: str | None) -> None:
 
 
 @contextmanager
-def _context(env: str | None, conf_source: str | None = None) -> Iterator[KedroContext]:
-    with KedroSession.create(env=env, conf_source=conf_source) as session:
+def _context(
+    env: str | None, conf_source: str | None = None, params: str | None = None
+) -> Iterator[KedroContext]:
+    given = _split_params(None, None, params or "")
+    with KedroSession.create(
+        env=env, conf_source=conf_source, runtime_params=given
+    ) as session:
         assert isinstance(session, KedroSession)
         yield session.load_context()
 
 
 @contextmanager
-def _topology(env: str | None, conf_source: str | None = None) -> Iterator[Topology]:
-    with _context(env, conf_source) as context:
+def _topology(
+    env: str | None, conf_source: str | None = None, params: str | None = None
+) -> Iterator[Topology]:
+    with _context(env, conf_source, params) as context:
         topology = Topology(_pipeline(",".join(pipelines)), context.catalog)
         try:
             yield topology

@@ -1,5 +1,6 @@
 """Tables of Delta and Iceberg: whether they are there, and upserts into them."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,11 @@ from .merges import Merge
 from .schemas import is_lossless, misfit, quoted
 
 LAKES = ("delta", "iceberg")  # they recognise a batch that comes again
+
+# Options of readers that pass over what was changed, or report it, and do not fail.
+CARELESS = ("skipChangeCommits", "ignoreChanges", "ignoreDeletes", "readChangeFeed")
+CARELESS += ("readChangeData", "streaming-skip-overwrite-snapshots")
+COMMIT = re.compile(r"\d{20}\.(json|checkpoint)")  # in the log of Delta
 
 # What makes Delta note a batch in the transaction that writes it, and refuse it later.
 DELTA_STREAM = "spark.databricks.delta.write.txnAppId"
@@ -55,12 +61,19 @@ class LakeTable:
     def exists(self) -> bool:
         """Whether there is such a table."""
         if self.filepath:
-            return at(f"{self.filepath}/_delta_log").exists()
+            return _has_commit(self.filepath)
         self._find_again()
         return self._spark.catalog.tableExists(str(self.table))
 
     def create(self, schema: StructType, partition_by: Any) -> None:
-        """Make the table, without rows."""
+        """Make the table, without rows; another stream may be faster."""
+        try:
+            self._make(schema, partition_by)
+        except Exception as error:
+            if not is_sparks(error) or not self.exists():
+                raise
+
+    def _make(self, schema: StructType, partition_by: Any) -> None:
         columns = [partition_by] if isinstance(partition_by, str) else partition_by
         maker = self._spark.createDataFrame([], schema).write.format(self.file_format)
         maker = maker.partitionBy(*(columns or ()))
@@ -112,7 +125,7 @@ class LakeTable:
         """Tell Spark's own catalog, which forgets when it ends, of a table it had."""
         name, folder = str(self.table), self.folder
         if folder and not self._spark.catalog.tableExists(name):
-            if at(f"{folder}/_delta_log").exists():
+            if _has_commit(folder):
                 self._spark.catalog.createTable(name, path=folder, source="delta")
 
     @property
@@ -128,6 +141,7 @@ class LakeUpserts:
     ) -> None:
         self.place = self.identity = table.place
         self.formats = frozenset({table.file_format})
+        self.rewrites = frozenset(filter(None, [table.filepath, table.table]))
         self._table = table
         self._merge = merge
         self._create = create
@@ -203,6 +217,11 @@ class LakeUpserts:
     def exists(self) -> bool:
         """Whether there is such a table."""
         return self._table.exists()
+
+
+def _has_commit(folder: str) -> bool:
+    """Whether a folder is a table of Delta; one that was only begun is none."""
+    return any(map(COMMIT.match, at(f"{folder}/_delta_log").names()))
 
 
 def _same_name(spark: SparkSession) -> Callable[[str], str]:

@@ -126,6 +126,13 @@ class MicroBatchDataset(StreamSink):
         """Where rows go, for people to read."""
         return " and ".join(writer.place for writer in self._writers)
 
+    @property
+    def rewrites(self) -> set[str]:
+        """The tables whose rows a batch changes, and does not only add to."""
+        datasets = [writer.dataset for writer in self._dataset_writers]
+        upserts = [d for d in datasets if isinstance(d, UpsertDataset)]
+        return set().union(*[upsert.rewrites for upsert in upserts])
+
     def load(self) -> Any:
         """Read what the first dataset holds, as a batch."""
         return self._first_dataset.load()

@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DateType,
     DecimalType,
+    IntegralType,
     MapType,
-    NumericType,
     StringType,
     StructField,
     StructType,
@@ -35,9 +36,19 @@ LONGEST_NAME = 63  # of a table, in bytes
 AS_SENT = "_key_as_sent"  # a column of a stage: what Spark took the key for
 OF_ATTEMPT = len("__12345678_12345678")  # what a stage is called beside its table
 SECONDS = 10  # that a server may take to answer
+NOTICED = {  # a server that is gone without a word, after a minute
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
 PATIENCE = "500ms"  # for whoever holds what is left of an earlier batch
 SQL_ERRORS = ("java.sql.BatchUpdateException", "org.postgresql.util.PSQLException")
 ANY_NUMBER = DecimalType(38, 18)  # how Spark reads a numeric without limits
+
+
+class BadBatch(DatasetError, ValueError):
+    """Rows that another try would find as they are."""
 
 
 class PostgresTable:
@@ -45,6 +56,7 @@ class PostgresTable:
 
     formats = frozenset({"postgresql"})
     folder = None  # its files are the server's
+    rewrites: frozenset[str] = frozenset()  # no stream of Spark's reads it
 
     def __init__(
         self, table: str, connection: dict[str, Any], merge: Merge, create: bool
@@ -257,7 +269,7 @@ class PostgresTable:
             f"GROUP BY {keys} HAVING min({AS_SENT}) <> max({AS_SENT}) LIMIT 1"
         ).fetchone()
         if found:
-            raise DatasetError(
+            raise BadBatch(
                 f"a batch has the keys {found[0]} and {found[1]}, which are one and the "
                 f"same in {self.place}; write them alike in the node, e.g. by lower()"
             )
@@ -316,7 +328,7 @@ class PostgresTable:
         """Open a transaction, which is committed at the end, or undone by an error."""
         with self._client.connect(
             self._url.removeprefix("jdbc:"),
-            **{"connect_timeout": SECONDS, **self._connection},
+            **{"connect_timeout": SECONDS, **NOTICED, **self._connection},
         ) as connection:
             yield connection
 
@@ -327,6 +339,7 @@ class PostgresTable:
     def _options(self, table: str) -> dict[str, Any]:
         """What Spark's own client needs."""
         return {
+            "tcpKeepAlive": "true",
             **self._connection,
             "url": self._url,
             "driver": "org.postgresql.Driver",
@@ -433,14 +446,18 @@ def _texts(schema: StructType) -> set[str]:
 def _is_kept(field: StructField, there: DataType) -> bool:
     """Whether a column keeps every value; PostgreSQL reads text as what it is to be.
 
-    A moment in a column without a time zone would depend on that of the machine.
+    A moment in a column without a time zone would depend on that of the machine, as would
+    the one at which a day begins; of a DOUBLE, a NUMERIC keeps fifteen digits.
     """
     if isinstance(field.dataType, StringType):
         return True
-    if {type(field.dataType), type(there)} == {TimestampType, TimestampNTZType}:
+    kind = type(field.dataType)
+    if {kind, type(there)} == {TimestampType, TimestampNTZType}:
         return False
-    if there == ANY_NUMBER and isinstance(field.dataType, NumericType):
-        return True
+    if kind is DateType and isinstance(there, TimestampType):
+        return False
+    if there == ANY_NUMBER:
+        return issubclass(kind, IntegralType | DecimalType)
     return is_lossless(field.dataType, there)
 
 

@@ -7,12 +7,20 @@ from kedro.io import DatasetError
 from pyspark.errors import ParseException
 from pyspark.sql.types import (
     ArrayType,
+    ByteType,
     DataType,
     DecimalType,
+    DoubleType,
+    FloatType,
+    FractionalType,
+    IntegerType,
     IntegralType,
+    LongType,
     MapType,
+    ShortType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from ..streams.errors import first_sentence
@@ -22,6 +30,8 @@ from . import arguments
 
 MARK = "_malformed"  # a column that tells what fits a schema from what does not
 ADVICE = "it should hold what frame.schema.json() gives"
+DIGITS = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
+DIGITS |= {FloatType: 24, DoubleType: 53}
 Schema = str | StructType | dict[str, Any] | None
 
 
@@ -93,9 +103,18 @@ def is_lossless(kind: DataType, there: DataType) -> bool:
         return _decimals(kind) <= _decimals(there)
     if any(isinstance(k, ArrayType | MapType | StructType) for k in both):
         return True
+    if isinstance(kind, IntegralType) and isinstance(there, FractionalType):
+        return _digits(kind) <= _digits(there)
+    if {type(kind), type(there)} == {LongType, TimestampType}:
+        return False
     spark: Any = get_spark()
     java = [spark._jsparkSession.parseDataType(k.json()) for k in both]
     return spark._jvm.org.apache.spark.sql.catalyst.expressions.Cast.canUpCast(*java)
+
+
+def _digits(kind: DataType) -> int:
+    """Return how many binary digits of a whole number a type has room for."""
+    return DIGITS[type(kind)]
 
 
 def _decimals(kind: DataType) -> int:

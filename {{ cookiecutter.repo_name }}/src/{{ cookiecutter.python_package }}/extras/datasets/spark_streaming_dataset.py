@@ -23,7 +23,7 @@ from ..streams.session import (
     warehouse,
 )
 from . import arguments, kafka, malformed, schemas
-from .lake_tables import LAKES, LakeTable
+from .lake_tables import CARELESS, LAKES, LakeTable
 from .payload import Payload, nested_in_csv
 from .stream_sink import StreamSink
 
@@ -185,6 +185,18 @@ class SparkStreamingDataset(StreamSink):
         servers = self.connection.get("kafka.bootstrap.servers")
         named = [f"topic {topic} of {servers}" for topic in self.topics]
         return set(filter(None, [self.filepath, self.table, *named]))
+
+    @property
+    def rewrites(self) -> set[str]:
+        """Of these, the tables whose rows a batch changes, and does not only add to."""
+        is_replaced = self._lake and self.output_mode == "complete"
+        return self.exchanges if is_replaced else set()
+
+    @property
+    def follows(self) -> set[str]:
+        """The tables that are read as a stream, which can follow only rows that are added."""
+        is_careless = any(map(self.reader_option, CARELESS))
+        return self.exchanges if self._lake and self.is_stream and not is_careless else set()
 
     @property
     def topics(self) -> list[str]:

@@ -85,6 +85,11 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         return set()
 
     @property
+    def rewrites(self) -> set[str]:
+        """Of these, the tables whose rows a batch changes, and does not only add to."""
+        return set()
+
+    @property
     def formats(self) -> set[str]:
         """The formats and stores that Spark must know, some of which come in packages."""
         return arguments.stores(*self.paths)

@@ -132,6 +132,11 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
         return list(filter(None, [self._store.folder]))
 
     @property
+    def rewrites(self) -> frozenset[str]:
+        """The table, as an entry that reads it as a stream calls it."""
+        return self._store.rewrites
+
+    @property
     def reads_again(self) -> bool:
         """Whether a batch is read more than once: a ``MERGE`` does so."""
         return isinstance(self._store, LakeUpserts)

@@ -31,6 +31,7 @@ NO_CONNECTOR = re.compile("ClassNotFoundException|No FileSystem for scheme")
 WRONG_KEY = re.compile(
     r"AccessDenied|Status Code: 403|Forbidden|SignatureDoesNotMatch|InvalidAccess"
 )
+NO_KEY = re.compile("NoAuthWithAWS|No AWS Credentials|Unable to load credentials")
 NO_BUCKET = re.compile("NoSuchBucket|UnknownStore|(?i:bucket does not exist)")
 
 
@@ -135,19 +136,26 @@ def _refused(text: str, store: str) -> str:
             f"Spark cannot speak to it ({text}); name the package of its connector in "
             "conf/base/spark.yml, as s3a does, or start Spark with its jars"
         )
+    if NO_KEY.search(text):
+        return (
+            "there are no keys for it; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or write fs.s3a.access.key and fs.s3a.secret.key into the environment's "
+            "credentials.yml, and credentials: NAME into its spark.yml"
+        )
     if WRONG_KEY.search(text):
         return (
             "the store refuses the keys; correct fs.s3a.access.key and "
-            f"fs.s3a.secret.key in the environment's credentials.yml ({text})"
+            "fs.s3a.secret.key in the environment's credentials.yml, or "
+            f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ({text})"
         )
     if NO_BUCKET.search(text):
         return (
-            f"there is no bucket {store.rpartition('/')[2]}; make it, or correct bucket "
-            "in conf/s3/globals.yml"
+            f"there is no bucket {store.rpartition('/')[2]}; make it, or correct it in "
+            "the environment's globals.yml"
         )
     return (
         f"the store does not answer ({text}); correct fs.s3a.endpoint in the "
-        "environment's credentials.yml, or try later"
+        "environment's credentials.yml or spark.yml, or try later"
     )
 
 
@@ -163,6 +171,7 @@ def before_nodes(spark: SparkSession, topology: Topology) -> list[str]:
         return problems
     return [
         *unreadable(free),
+        *rewritten(topology),
         *unpaired(topology),
     ]
 
@@ -214,6 +223,18 @@ def unreadable(sources: dict[str, SparkStreamingDataset]) -> Iterator[str]:
             dataset.load()
         except DatasetError as error:
             yield f"{name}: {error}"
+
+
+def rewritten(topology: Topology) -> Iterator[str]:
+    """Find tables that a stream follows while another one changes what is in them."""
+    for name, source in topology.sources.items():
+        for writer, stream in topology.streams.items():
+            if stream.rewrites & source.follows:
+                yield (
+                    f"{name}: batches of {writer} change rows of this table, and a stream "
+                    "can only follow a table to which rows are added; read it as it is "
+                    "(streaming: false), or read what that stream reads"
+                )
 
 
 def unknown_formats(spark: SparkSession, datasets: dict[str, Any]) -> Iterator[str]:

@@ -48,7 +48,13 @@ def refusal(checkpoint: str, by: dict[str, Any]) -> str:
         f"checkpoint {checkpoint} is in use by process {by['pid']} on host "
         f"{by['host']}, and two runs on it would destroy each other's work; stop that "
         f"one first (Ctrl-C in its terminal, or kill {by['pid']})"
+        + (f"; if it is dead, wait {STALE / 60:.0f} minutes" if _is_signed(checkpoint) else "")
     )
+
+
+def _is_signed(checkpoint: str) -> bool:
+    """Whether a holder shows that it lives by signs, where no file can be locked."""
+    return not (isinstance(at(checkpoint), Local) and fcntl)
 
 
 class Lock:

@@ -96,6 +96,13 @@ def configure(
     _State.env = env
 
 
+def look_from_here() -> None:
+    """Let a Spark that only looks at files start on this machine, not on a cluster."""
+    own = {k: v for k, v in _State.settings.items() if not AT_LAUNCH.match(k)}
+    jars = {k: v for k, v in _State.settings.items() if k.startswith("spark.jars")}
+    _State.settings = {**own, **jars, "spark.master": "local[1]"}
+
+
 def our_command(*words: str) -> str:
     """Write a command of this project's as it is to be typed, in this environment."""
     env = [f"--env={_State.env}"] if _State.env else []

@@ -60,7 +60,9 @@ def submit_command(
     settings.update(_pythons(settings))
     decided = {k: session.text(v) for k, v in settings.items() if _is_decided(k)}
     if _runs_in_image(settings):  # which has the jars
+        inside = [jar for jar in _list(decided.get(JARS)) if jar.startswith("local:")]
         decided = {k: v for k, v in decided.items() if not k.startswith(JARS)}
+        decided |= {JARS: ",".join(inside)} if inside else {}
     _refuse_secrets(decided)
     script, packed, files = _places(settings)
     if files:

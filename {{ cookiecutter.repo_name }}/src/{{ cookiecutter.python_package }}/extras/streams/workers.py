@@ -16,7 +16,8 @@ from .errors import first_sentence
 from .files import on_disk
 from .session import shown
 
-PATIENCE = 90.0  # seconds in which a cluster must have given us an executor
+PATIENCE = 90.0  # seconds in which a standalone cluster must have given us an executor
+PULLING = 600.0  # seconds for others, who may pull an image or start a machine first
 LISTENS = 0.2  # seconds between two looks whether somebody wants to stop
 LOOKS = 4  # tasks at least, so that more than one executor answers
 PACKAGE = __name__.partition(".")[0]
@@ -36,7 +37,7 @@ def problems(
         except Silence:
             yield (
                 f"the cluster at {master} has given this run no executor within "
-                f"{PATIENCE:.0f} seconds; look at its page for workers with free cores "
+                f"{_patience(master):.0f} seconds; look at its page for workers with free cores "
                 "and memory (spark.executor.memory and spark.executor.cores of spark.yml)"
             )
             return
@@ -47,6 +48,10 @@ def problems(
             )
             return
     yield from sorted({p for answer in answers for p in _lacks(answer, marks)})
+
+
+def _patience(master: str) -> float:
+    return PATIENCE if master.startswith("spark://") else PULLING
 
 
 def _lacks(answer: dict[str, Any], marks: dict[str, str]) -> Iterator[str]:
@@ -105,7 +110,7 @@ def _ask(
 
     thread = ThreadPoolExecutor(1)
     answers = thread.submit(ask)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + _patience(str(spark.sparkContext.master))
     try:
         while not is_stopped():
             try:
