@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
-from bench_project.extras.streams.session import hadoop_package, spark_package
+from bench_project.extras.streams.session import hadoop_package
 from object_store import BUCKET, Proxy, object_store
 from pyspark.sql import SparkSession
 from run import KEDRO, PACKAGE, await_, kedro_run, say
@@ -52,35 +52,6 @@ BATCHES = {
     "function": f"{PACKAGE}.pipelines.copy.write",
     "arguments": {"folder": "${globals:bucket}/copied"},
     "save_args": STREAM["save_args"],
-}
-# Hadoop's directory committer: files are uploaded at once, and appear at the commit.
-# Spark's half of it is in a package that brings Google's and Azure's stores as well.
-COMMITTER = {
-    "packages": {"s3a": {"package": spark_package("spark-hadoop-cloud")}},
-    "spark.jars.excludes": ",".join(
-        [
-            "com.fasterxml.jackson.core:*,com.fasterxml.jackson.dataformat:*",
-            "com.google.cloud.bigdataoss:gcs-connector,com.squareup.okhttp3:okhttp",
-            "com.squareup.okio:okio,commons-codec:commons-codec",
-            "commons-logging:commons-logging,joda-time:joda-time",
-            "org.apache.hadoop:hadoop-azure,org.apache.hadoop:hadoop-client-api",
-            "org.apache.hadoop:hadoop-client-runtime",
-            "org.apache.hadoop:hadoop-cloud-storage",
-            "org.apache.httpcomponents:httpclient,org.apache.httpcomponents:httpcore",
-            "org.eclipse.jetty:jetty-util,org.eclipse.jetty:jetty-util-ajax",
-        ]
-    ),
-    "spark.hadoop.mapreduce.outputcommitter.factory.scheme.s3a": (
-        "org.apache.hadoop.fs.s3a.commit.S3ACommitterFactory"
-    ),
-    "spark.hadoop.fs.s3a.committer.name": "directory",
-    "spark.hadoop.fs.s3a.committer.staging.conflict-mode": "replace",
-    "spark.sql.parquet.output.committer.class": (
-        "org.apache.spark.internal.io.cloud.BindingParquetOutputCommitter"
-    ),
-    "spark.sql.sources.commitProtocolClass": (
-        "org.apache.spark.internal.io.cloud.PathOutputCommitProtocol"
-    ),
 }
 FILES = {"file_format": "parquet", "filepath": "${globals:bucket}/copied"}
 SETTINGS = {
@@ -125,7 +96,7 @@ def sinks(folder: Path, proxy: Proxy) -> dict:
     measured = {"defaults": defaults(proxy)}
     projects = {
         name: project(
-            folder, name, proxy, entry, COMMITTER if name == "committer" else {}
+            folder, name, proxy, entry, committer(folder) if name == "committer" else {}
         )
         for name, entry in SETTINGS.items()
     }
@@ -143,6 +114,14 @@ def sinks(folder: Path, proxy: Proxy) -> dict:
     with ThreadPoolExecutor(len(projects)) as threads:
         counts = threads.map(lambda n: live(proxy, n, projects[n], MEASURED), projects)
         return measured | dict(zip(projects, counts, strict=True))
+
+
+def committer(folder: Path) -> dict:
+    """Read the settings of Hadoop's directory committer from the cookbook."""
+    page = (folder / "docs/cookbook.md").read_text()
+    block = re.search(r"```\n(packages:\n  s3a:.*?)```", page, re.DOTALL)
+    assert block, "the cookbook has no settings of a committer"
+    return yaml.safe_load(block[1])
 
 
 def choices(folder: Path, proxy: Proxy) -> dict:

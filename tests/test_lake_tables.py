@@ -147,6 +147,8 @@ def test_what_is_nested_is_looked_at_as_well(spark):
         ("BIGINT", "TIMESTAMP", False),
         ("TIMESTAMP", "BIGINT", False),
         ("FLOAT", "DOUBLE", True),
+        ("DOUBLE", "BIGINT", False),
+        ("FLOAT", "INT", False),
         ("INT", "DECIMAL(4,0)", True),  # a number that is too large is an error
     ],
 )

@@ -291,6 +291,28 @@ def test_a_stage_of_a_dead_driver_that_somebody_holds_is_not_waited_for(
     assert tables(postgres, table) == [table]
 
 
+def test_several_tasks_write_a_stage(spark, postgres, upsert, table, monkeypatch):
+    """Each in a transaction of its own, whose number its rows have."""
+    joins_small_tasks = "spark.sql.adaptive.coalescePartitions.enabled"
+    spark.conf.set(joins_small_tasks, False)
+    there = upsert(create=True)._store
+    take_in, writers = there._take_in, []
+
+    def count_and_take_in(connection, stage, schema):
+        found = connection.execute(f'SELECT count(DISTINCT xmin::text) FROM "{stage}"')
+        writers.append(found.fetchone()[0])
+        take_in(connection, stage, schema)
+
+    monkeypatch.setattr(there, "_take_in", count_and_take_in)
+    try:
+        there.merge(spark.range(100).withColumnRenamed("id", "sku"), "a-stream", 0)
+    finally:
+        spark.conf.unset(joins_small_tasks)
+
+    assert writers[0] > 1
+    assert postgres.rows(f"SELECT count(*) FROM {table}") == [(100,)]
+
+
 def test_saves_and_streams_that_begin_together_make_one_table(
     spark, postgres, upsert, table
 ):

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from kedro.framework.cli.project import run  # noqa: F401 - a packaged project looks here
@@ -147,20 +148,16 @@ class _TakesRunOptions(click.Command):
 @click.option("--master", help="Where to run.  [default: as spark.yml says]")
 @click.option("--dry-run", is_flag=True, help="Print the command, do not run it.")
 @click.option("--conf-source", help="Where conf/ is.  [default: in the project]")
-@click.option("--params", help="As for kedro run; the catalog may use them.")
 @click.argument("run_options", nargs=-1, type=click.UNPROCESSED)
 def submit(
     env: str | None,
     master: str | None,
     dry_run: bool,
     conf_source: str | None,
-    params: str | None,
     run_options: tuple[str, ...],
 ) -> None:
     """Run the streams on a cluster, by spark-submit; takes what kedro run takes."""
-    if params:
-        run_options = (*run_options, f"--params={params}")
-    with _topology(env, conf_source, params) as topology:
+    with _topology(env, conf_source, _params(run_options)) as topology:
         checks.refuse(checks.unbuilt(topology))
         command = submit_command(
             topology.formats, env, master, run_options, conf_source
@@ -187,13 +184,20 @@ def jars(folder: Path, env: str | None) -> None:
     click.echo(f"{len(found)} jars are needed beside Spark's own{names}")
 
 
+def _params(run_options: tuple[str, ...]) -> dict[str, Any]:
+    """Return the parameters that a run is given, because the catalog may use them."""
+    found = re.search(r"(?:^|\n)--params[=\n](.*)", "\n".join(run_options))
+    return _split_params(click.get_current_context(), None, found[1]) if found else {}
+
+
 @contextmanager
 def _context(
-    env: str | None, conf_source: str | None = None, params: str | None = None
+    env: str | None,
+    conf_source: str | None = None,
+    params: dict[str, Any] | None = None,
 ) -> Iterator[KedroContext]:
-    given = _split_params(None, None, params or "")
     with KedroSession.create(
-        env=env, conf_source=conf_source, runtime_params=given
+        env=env, conf_source=conf_source, runtime_params=params
     ) as session:
         assert isinstance(session, KedroSession)
         yield session.load_context()
@@ -201,7 +205,9 @@ def _context(
 
 @contextmanager
 def _topology(
-    env: str | None, conf_source: str | None = None, params: str | None = None
+    env: str | None,
+    conf_source: str | None = None,
+    params: dict[str, Any] | None = None,
 ) -> Iterator[Topology]:
     with _context(env, conf_source, params) as context:
         topology = Topology(_pipeline(",".join(pipelines)), context.catalog)

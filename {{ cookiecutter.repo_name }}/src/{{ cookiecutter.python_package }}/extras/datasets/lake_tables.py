@@ -18,8 +18,14 @@ from .schemas import is_lossless, misfit, quoted
 LAKES = ("delta", "iceberg")  # they recognise a batch that comes again
 
 # Options of readers that pass over what was changed, or report it, and do not fail.
-CARELESS = ("skipChangeCommits", "ignoreChanges", "ignoreDeletes", "readChangeFeed")
-CARELESS += ("readChangeData", "streaming-skip-overwrite-snapshots")
+CARELESS = (
+    "skipChangeCommits",
+    "ignoreChanges",
+    "ignoreDeletes",
+    "readChangeData",
+    "readChangeFeed",
+    "streaming-skip-overwrite-snapshots",
+)
 COMMIT = re.compile(r"\d{20}\.(json|checkpoint)")  # in the log of Delta
 
 # What makes Delta note a batch in the transaction that writes it, and refuse it later.

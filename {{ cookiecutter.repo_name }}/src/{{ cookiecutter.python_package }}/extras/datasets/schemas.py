@@ -30,8 +30,14 @@ from . import arguments
 
 MARK = "_malformed"  # a column that tells what fits a schema from what does not
 ADVICE = "it should hold what frame.schema.json() gives"
-DIGITS = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
-DIGITS |= {FloatType: 24, DoubleType: 53}
+DIGITS: dict[type[DataType], int] = {  # of a whole number, in twos
+    ByteType: 7,
+    ShortType: 15,
+    FloatType: 24,
+    IntegerType: 31,
+    DoubleType: 53,
+    LongType: 63,
+}
 Schema = str | StructType | dict[str, Any] | None
 
 
@@ -99,22 +105,22 @@ def is_lossless(kind: DataType, there: DataType) -> bool:
         named = {field.name.lower(): field.dataType for field in there}
         pairs = [(f.dataType, named.get(f.name.lower(), f.dataType)) for f in kind]
         return all(is_lossless(*pair) for pair in pairs)
-    if all(isinstance(k, IntegralType | DecimalType) for k in both):
-        return _decimals(kind) <= _decimals(there)
     if any(isinstance(k, ArrayType | MapType | StructType) for k in both):
         return True
+    return _is_lossless_value(kind, there)
+
+
+def _is_lossless_value(kind: DataType, there: DataType) -> bool:
+    both = (kind, there)
+    if all(isinstance(k, IntegralType | DecimalType) for k in both):
+        return _decimals(kind) <= _decimals(there)
     if isinstance(kind, IntegralType) and isinstance(there, FractionalType):
-        return _digits(kind) <= _digits(there)
+        return DIGITS[type(kind)] <= DIGITS[type(there)]
     if {type(kind), type(there)} == {LongType, TimestampType}:
         return False
     spark: Any = get_spark()
     java = [spark._jsparkSession.parseDataType(k.json()) for k in both]
     return spark._jvm.org.apache.spark.sql.catalyst.expressions.Cast.canUpCast(*java)
-
-
-def _digits(kind: DataType) -> int:
-    """Return how many binary digits of a whole number a type has room for."""
-    return DIGITS[type(kind)]
 
 
 def _decimals(kind: DataType) -> int:

@@ -195,8 +195,9 @@ class SparkStreamingDataset(StreamSink):
     @property
     def follows(self) -> set[str]:
         """The tables that are read as a stream, which can follow only rows that are added."""
-        is_careless = any(map(self.reader_option, CARELESS))
-        return self.exchanges if self._lake and self.is_stream and not is_careless else set()
+        if not self._lake or not self.is_stream:
+            return set()
+        return set() if any(map(self.reader_option, CARELESS)) else self.exchanges
 
     @property
     def topics(self) -> list[str]:

@@ -44,11 +44,12 @@ def holder(checkpoint: str) -> dict[str, Any] | None:
 
 def refusal(checkpoint: str, by: dict[str, Any]) -> str:
     """Say who runs on a checkpoint, and how to end that."""
+    wait = f"; if it is dead, wait {STALE / 60:.0f} minutes"
     return (
         f"checkpoint {checkpoint} is in use by process {by['pid']} on host "
         f"{by['host']}, and two runs on it would destroy each other's work; stop that "
         f"one first (Ctrl-C in its terminal, or kill {by['pid']})"
-        + (f"; if it is dead, wait {STALE / 60:.0f} minutes" if _is_signed(checkpoint) else "")
+        f"{wait if _is_signed(checkpoint) else ''}"
     )
 
 
