@@ -44,6 +44,16 @@ def test_a_running_session_is_used_and_what_comes_too_late_is_named_once(
     spark.conf.set("spark.sql.shuffle.partitions", 2)
 
 
+def test_looking_at_files_needs_no_cluster(code, settings):
+    kept = {"spark.hadoop.fs.defaultFS": "hdfs://h", "spark.jars": "a.jar"}
+    of_executors = {"spark.archives": "env.tar.gz", "spark.pyspark.python": "./env"}
+    settings({"spark.master": "spark://h:7077", **of_executors, **kept})
+
+    code.session.look_from_here()
+
+    assert code.session._State.settings == {"spark.master": "local[1]", **kept}
+
+
 def test_a_run_leaves_a_session_open_that_was_there_before(project, spark):
     """A notebook's, for example, with a stream of its own."""
     query = spark.readStream.format("rate").load().writeStream.format("noop").start()

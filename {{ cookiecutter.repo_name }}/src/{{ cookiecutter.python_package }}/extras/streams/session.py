@@ -48,6 +48,7 @@ FILES = (  # lists of files that travel with a run
     "spark.kubernetes.driver.podTemplateFile",
     "spark.kubernetes.executor.podTemplateFile",
 )
+OF_EXECUTORS = ("spark.archives", "spark.pyspark.", "spark.submit.")
 DEFAULT_FILES = "fs.defaultFS"  # where a path leads that names no file system
 DISTRIBUTION = "{{ cookiecutter.repo_name }}"  # what the wheel is called
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -98,9 +99,10 @@ def configure(
 
 def look_from_here() -> None:
     """Let a Spark that only looks at files start on this machine, not on a cluster."""
-    own = {k: v for k, v in _State.settings.items() if not AT_LAUNCH.match(k)}
-    jars = {k: v for k, v in _State.settings.items() if k.startswith("spark.jars")}
-    _State.settings = {**own, **jars, "spark.master": "local[1]"}
+    given = _State.settings
+    if not str(given.get("spark.master", "local")).startswith("local"):
+        here = {k: v for k, v in given.items() if not k.startswith(OF_EXECUTORS)}
+        _State.settings = {**here, "spark.master": "local[1]"}
 
 
 def our_command(*words: str) -> str:
