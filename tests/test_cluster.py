@@ -486,6 +486,9 @@ def test_parameters_that_the_catalog_uses_are_composed_with(project):
     packages = words[words.index("--packages") + 1]
     assert "org.apache.hadoop:hadoop-aws:" in packages
     assert words[-1] == given
+    wrong = submit(project, "--dry-run", "--params=caught_up")
+    said = wrong.stdout + wrong.stderr
+    assert wrong.returncode == 2 and "Invalid format of `params`" in said
 
 
 def test_a_jar_that_is_in_the_image_is_named_to_kubernetes(project):
@@ -950,7 +953,11 @@ def test_the_application_runs_in_its_image_with_checkpoints_in_a_bucket(
         assert "int.new_inventory: stopped" in status.stdout, (
             status.stdout + status.stderr
         )
-        keyless = reachable.kedro("streams", "status", CLUSTER)
+        others = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+        keyless = reachable.kedro(
+            *("streams", "status", CLUSTER),
+            env={**others, "AWS_EC2_METADATA_DISABLED": "true"},
+        )
         assert (
             "there are no keys for it; set AWS_ACCESS"
             in keyless.stdout + keyless.stderr

@@ -46,8 +46,8 @@ def test_a_running_session_is_used_and_what_comes_too_late_is_named_once(
 
 def test_looking_at_files_needs_no_cluster(code, settings):
     kept = {"spark.hadoop.fs.defaultFS": "hdfs://h", "spark.jars": "a.jar"}
-    of_executors = {"spark.archives": "env.tar.gz", "spark.pyspark.python": "./env"}
-    settings({"spark.master": "spark://h:7077", **of_executors, **kept})
+    dropped = {"spark.archives": "env.tar.gz", "spark.driver.host": "10.0.0.7"}
+    settings({"spark.master": "spark://h:7077", **dropped, **kept})
 
     code.session.look_from_here()
 

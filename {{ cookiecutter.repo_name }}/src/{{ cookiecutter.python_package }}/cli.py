@@ -186,8 +186,9 @@ def jars(folder: Path, env: str | None) -> None:
 
 def _params(run_options: tuple[str, ...]) -> dict[str, Any]:
     """Return the parameters that a run is given, because the catalog may use them."""
-    found = re.search(r"(?:^|\n)--params[=\n](.*)", "\n".join(run_options))
-    return _split_params(click.get_current_context(), None, found[1]) if found else {}
+    found = re.findall(r"(?:^|\n)--params[=\n](.*)", "\n".join(run_options))
+    option = click.Option(["--params"])
+    return _split_params(click.get_current_context(), option, ",".join(found[-1:]))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kedro.io import DatasetError
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -21,7 +22,6 @@ LAKES = ("delta", "iceberg")  # they recognise a batch that comes again
 CARELESS = (
     "skipChangeCommits",
     "ignoreChanges",
-    "ignoreDeletes",
     "readChangeData",
     "readChangeFeed",
     "streaming-skip-overwrite-snapshots",
@@ -132,7 +132,11 @@ class LakeTable:
         name, folder = str(self.table), self.folder
         if folder and not self._spark.catalog.tableExists(name):
             if _has_commit(folder):
-                self._spark.catalog.createTable(name, path=folder, source="delta")
+                try:
+                    self._spark.catalog.createTable(name, path=folder, source="delta")
+                except AnalysisException:  # another stream has told it meanwhile
+                    if not self._spark.catalog.tableExists(name):
+                        raise
 
     @property
     def _spark(self) -> SparkSession:
@@ -152,6 +156,7 @@ class LakeUpserts:
         self._merge = merge
         self._create = create
         self._partition_by = partition_by
+        self._is_there = False  # once seen, it is not looked for with every batch
 
     @property
     def folder(self) -> str | None:
@@ -168,7 +173,8 @@ class LakeUpserts:
     def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
         """Bring a batch into the table, unless it is there already."""
         new = self._merge.one_row_per_key(rows)
-        if not self._table.exists():
+        self._is_there = self._is_there or self._table.exists()
+        if not self._is_there:
             if not self._create:
                 raise DatasetError(self._absent())
             new.write.format("noop").mode("overwrite").save()  # to see bad rows first
@@ -227,7 +233,11 @@ class LakeUpserts:
 
 def _has_commit(folder: str) -> bool:
     """Whether a folder is a table of Delta; one that was only begun is none."""
-    return any(map(COMMIT.match, at(f"{folder}/_delta_log").names()))
+    log = f"{folder}/_delta_log"
+    # The first is there after ten commits, of which a long log need not be listed.
+    return at(f"{log}/_last_checkpoint").exists() or any(
+        map(COMMIT.match, at(log).names())
+    )
 
 
 def _same_name(spark: SparkSession) -> Callable[[str], str]:

@@ -36,7 +36,7 @@ LONGEST_NAME = 63  # of a table, in bytes
 AS_SENT = "_key_as_sent"  # a column of a stage: what Spark took the key for
 OF_ATTEMPT = len("__12345678_12345678")  # what a stage is called beside its table
 SECONDS = 10  # that a server may take to answer
-NOTICED = {  # a server that is gone without a word, after a minute
+NOTICED = {  # a server that is gone without a word, a minute into the merge
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,

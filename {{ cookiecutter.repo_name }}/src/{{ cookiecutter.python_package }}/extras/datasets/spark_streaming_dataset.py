@@ -197,7 +197,8 @@ class SparkStreamingDataset(StreamSink):
         """The tables that are read as a stream, which can follow only rows that are added."""
         if not self._lake or not self.is_stream:
             return set()
-        return set() if any(map(self.reader_option, CARELESS)) else self.exchanges
+        chosen = [self.reader_option(option) or "" for option in CARELESS]
+        return set() if "true" in map(str.lower, chosen) else self.exchanges
 
     @property
     def topics(self) -> list[str]:

@@ -48,7 +48,10 @@ FILES = (  # lists of files that travel with a run
     "spark.kubernetes.driver.podTemplateFile",
     "spark.kubernetes.executor.podTemplateFile",
 )
-OF_EXECUTORS = ("spark.archives", "spark.pyspark.", "spark.submit.")
+OF_A_CLUSTER = (  # of no use to who only looks at files
+    *("spark.archives", "spark.pyspark.", "spark.submit."),
+    *("spark.driver.host", "spark.driver.bindAddress"),
+)
 DEFAULT_FILES = "fs.defaultFS"  # where a path leads that names no file system
 DISTRIBUTION = "{{ cookiecutter.repo_name }}"  # what the wheel is called
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -101,7 +104,7 @@ def look_from_here() -> None:
     """Let a Spark that only looks at files start on this machine, not on a cluster."""
     given = _State.settings
     if not str(given.get("spark.master", "local")).startswith("local"):
-        here = {k: v for k, v in given.items() if not k.startswith(OF_EXECUTORS)}
+        here = {k: v for k, v in given.items() if not k.startswith(OF_A_CLUSTER)}
         _State.settings = {**here, "spark.master": "local[1]"}
 
 
