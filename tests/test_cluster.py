@@ -567,9 +567,29 @@ def test_an_environment_that_is_not_there_is_named(project):
 
 
 @pytest.mark.parametrize(
+    ("missing", "where"),
+    [
+        ("data", "spark.yml asks for it at spark.sql.catalog.lake.warehouse"),
+        ("checkpoints", "catalog.yml asks for it at int.new_inventory.save_args"),
+    ],
+)
+def test_a_place_that_nobody_names_is_a_sentence(project, missing, where):
+    project.edit("conf/cluster/globals.yml", (f"\n{missing}:", f"\nmy_{missing}:"))
+
+    for command in (("streams", "submit", "--dry-run"), ("run",)):
+        result = project.kedro(*command, CLUSTER)
+
+        said = " ".join((result.stdout + result.stderr).split())
+        assert result.returncode == 1 and "Traceback" not in said
+        assert f"Globals key '{missing}' not found" in said and where in said
+        assert "write it into globals.yml of the environment" in said
+
+
+@pytest.mark.parametrize(
     ("settings", "master", "sentence"),
     [
         ({}, "spark://127.0.0.1:PORT", "does not answer"),
+        ({}, "127.0.0.1:PORT", "is no master of Spark's; write spark://host:7077"),
         (
             {"spark.submit.deployMode": "cluster"},
             "spark://127.0.0.1:PORT",

@@ -24,6 +24,7 @@ class SparkHooks:
     def after_context_created(self, context: KedroContext) -> None:
         """Remember the settings; no Java process starts here."""
         _refuse_unknown_environment(context)
+        _refuse_unresolved(context)
         settings = context.config_loader["spark"]
         secrets = _secrets(context, settings)
         session.configure(settings, context.project_path, secrets, context.env)
@@ -111,6 +112,21 @@ def _refuse_unknown_environment(context: KedroContext) -> None:
             f"there is no environment {context.env} in {conf}, where there are {there}; "
             "look at --env"
         )
+
+
+def _refuse_unresolved(context: KedroContext) -> None:
+    """Say which value nobody gives, before Kedro does so in pages."""
+    for kind in ("spark", "catalog"):
+        try:
+            context.config_loader[kind]
+        except InterpolationResolutionError as error:
+            reason = str(error).split("\n")[0].removesuffix(".")
+            raise StreamsError(
+                f"{reason}; {kind}.yml asks for it at {error.full_key}: write it into "
+                "globals.yml of the environment, or give it with --params"
+            ) from error
+        except MissingConfigException:
+            continue  # Kedro says so, where it is needed
 
 
 def _secrets(context: KedroContext, settings: dict[str, Any]) -> dict[str, Any]:

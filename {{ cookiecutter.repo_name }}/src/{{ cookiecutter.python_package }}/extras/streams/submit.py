@@ -180,6 +180,12 @@ def _refuse_impossible(settings: dict[str, Any], conf_source: str | None) -> Non
                 "there; make it, see docs/deploy.md, or remove the line"
             )
     mode, master = settings["spark.submit.deployMode"], settings["spark.master"]
+    if not re.match(r"local|spark://|k8s://|yarn$", master):
+        raise StreamsError(
+            f"'{master}' is no master of Spark's; write spark://host:7077, "
+            "k8s://https://host:6443, yarn or local[*] as spark.master in spark.yml, or "
+            "as --master"
+        )
     if mode == "cluster" and master.startswith("spark://"):
         raise StreamsError(
             "spark.submit.deployMode is cluster, which a standalone cluster does not "
