@@ -1,20 +1,41 @@
-"""A real standalone cluster, of the Spark that pyspark brings, on this machine."""
+"""Real clusters on this machine: Spark's own, YARN, and who listens for Kubernetes."""
 
+import json
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyspark
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from servers import free_port
 from shell import wait_until
 
 OURS = Path(pyspark.__file__).parent
 DEPLOY = "org.apache.spark.deploy"
 WORKERS, MEMORY = 2, "1g"
+YARN = [  # beside the jars of Hadoop that pyspark brings
+    "org.apache.hadoop:hadoop-client-minicluster:3.4.1",
+    "junit:junit:4.13.2",
+    "org.bouncycastle:bcpkix-jdk18on:1.78.1",
+    "org.glassfish.jaxb:jaxb-runtime:2.3.9",
+]
+YARN_SITE = {
+    "yarn.is.minicluster": "true",
+    "yarn.resourcemanager.scheduler.class": "org.apache.hadoop.yarn.server."
+    "resourcemanager.scheduler.fifo.FifoScheduler",
+    "yarn.nodemanager.resource.memory-mb": "8192",
+    "yarn.nodemanager.resource.cpu-vcores": "8",
+    "yarn.scheduler.minimum-allocation-mb": "128",
+    "yarn.nodemanager.vmem-check-enabled": "false",
+    "yarn.nodemanager.disk-health-checker.enable": "false",
+}
 
 
 @dataclass
@@ -100,3 +121,86 @@ def standalone(folder: Path, *wrapped_in: str, spark: Path = OURS) -> Iterator[C
         yield cluster
     finally:
         cluster.stop()
+
+
+@contextmanager
+def yarn(folder: Path, jars: Path) -> Iterator[Path]:
+    """Run a ResourceManager and a NodeManager; give the folder of their addresses."""
+    with (folder / "log").open("w") as log:
+        port, process = launch_gateway(
+            classpath=f"{jars}/*:{OURS}/jars/*",
+            javaopts=[
+                "--add-opens=java.base/java.lang=ALL-UNNAMED",
+                f"-Dtest.build.data={folder}",
+                "-Xmx600m",
+            ],
+            die_on_exit=True,
+            redirect_stdout=log,
+            redirect_stderr=log,
+            return_proc=True,
+        )
+    try:
+        gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+        hadoop: Any = gateway.jvm.org.apache.hadoop
+        settings = hadoop.yarn.conf.YarnConfiguration()
+        for key, value in YARN_SITE.items():
+            settings.set(key, value)
+        cluster = hadoop.yarn.server.MiniYARNCluster("yarn", 1, 1, 1)
+        cluster.init(settings)
+        cluster.start()
+        conf = folder / "conf"
+        conf.mkdir()
+        file = gateway.jvm.java.io.FileOutputStream(str(conf / "yarn-site.xml"))
+        cluster.getConfig().writeXml(file)
+        file.close()
+        yield conf
+        cluster.stop()
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Kubernetes(ThreadingHTTPServer):
+    """Takes what is created, as an API server does, and starts nothing."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Taker)
+        self.created: dict[str, Any] = {}  # the newest of each kind
+
+    @property
+    def master(self) -> str:
+        return f"k8s://http://127.0.0.1:{self.server_port}"
+
+
+class _Taker(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Kubernetes
+
+    def _take(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        made = json.loads(self.rfile.read(length) or "{}")
+        if self.command == "POST":
+            self.server.created[made["kind"]] = made
+            made["metadata"]["uid"] = made["metadata"]["name"]
+        answer = json.dumps(made).encode()
+        self.send_response(201 if self.command == "POST" else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: what was created is looked at."""
+
+    do_GET = do_POST = do_PATCH = do_PUT = _take
+
+
+@contextmanager
+def kubernetes() -> Iterator[Kubernetes]:
+    """Listen for what Spark wants Kubernetes to create."""
+    with Kubernetes() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()

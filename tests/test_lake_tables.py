@@ -378,7 +378,7 @@ def test_a_stream_reads_the_table_that_another_writes_on_the_first_run(
 
 
 def test_a_stream_cannot_follow_a_table_that_another_replaces_or_merges_into(
-    code, dataset, arguments, tmp_path
+    code, spark, dataset, arguments, tmp_path
 ):
     checks = importlib.import_module("cold_store.extras.streams.checks")
     topology = importlib.import_module("cold_store.extras.streams.topology").Topology
@@ -395,7 +395,7 @@ def test_a_stream_cannot_follow_a_table_that_another_replaces_or_merges_into(
     def said_of(sink, **reading) -> str:
         entries = {"sink": sink, "read": dataset(**table, **reading)}
         found = topology(Pipeline(nodes), DataCatalog(entries))
-        return " ".join(checks.rewritten(found))
+        return " ".join(checks.before_nodes(spark, found))
 
     for sink in (batches, replaced):
         assert "read: batches of sink change rows of this table" in said_of(sink)

@@ -45,13 +45,47 @@ def test_a_running_session_is_used_and_what_comes_too_late_is_named_once(
 
 
 def test_looking_at_files_needs_no_cluster(code, settings):
-    kept = {"spark.hadoop.fs.defaultFS": "hdfs://h", "spark.jars": "a.jar"}
+    kept = {"spark.hadoop.fs.defaultFS": "hdfs://h"}
     dropped = {"spark.archives": "env.tar.gz", "spark.driver.host": "10.0.0.7"}
-    settings({"spark.master": "spark://h:7077", **dropped, **kept})
+    dropped |= {"spark.task.cpus": 2, "spark.executor.cores": 2}
+    jars = {"spark.jars": "a.jar,local:///opt/drivers/own.jar"}
+    settings({"spark.master": "spark://h:7077", **dropped, **kept, **jars})
 
     code.session.look_from_here()
 
-    assert code.session._State.settings == {"spark.master": "local[1]", **kept}
+    wanted = {"spark.master": "local[1]", **kept, "spark.jars": "a.jar"}
+    assert code.session._State.settings == wanted
+
+
+@pytest.mark.parametrize("master", ["localhost:7077", "127.0.0.1:7077", "yarn-client"])
+def test_a_master_that_is_none_is_a_sentence(code, master):
+    with pytest.raises(code.errors.StreamsError, match="is no master of Spark's"):
+        code.session.refuse_unreachable(master)
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "yarn", "k8s://https://h:1"])
+def test_a_master_of_spark_is_none_of_our_business(code, master):
+    code.session.refuse_unknown_master(master)
+
+
+def test_a_yarn_of_which_nobody_says_where_it_is_is_a_sentence(
+    code, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    with pytest.raises(code.errors.StreamsError, match="set HADOOP_CONF_DIR to the"):
+        code.session.refuse_unreachable("yarn")
+
+    (tmp_path / "spark-env.sh").touch()  # Spark's own script, which may say it
+    code.session.refuse_unreachable("yarn")
+
+
+def test_what_sparks_own_file_decides_is_known(code, monkeypatch, tmp_path):
+    assert code.session.spark_defaults() == set(), "pyspark has no such file"
+
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    text = "# spark.a 1\nspark.b  2\n spark.c=3\nspark.d: 4\n"
+    (tmp_path / "spark-defaults.conf").write_text(text)
+    assert code.session.spark_defaults() == {"spark.b", "spark.c", "spark.d"}
 
 
 def test_a_run_leaves_a_session_open_that_was_there_before(project, spark):

@@ -282,6 +282,30 @@ def test_a_lock_elsewhere_of_a_process_that_died_here_holds_nobody_up(
     assert streams.locks.holder(remote(tmp_path)), "another container's process"
 
 
+def test_a_driver_that_a_cluster_starts_anew_waits_for_a_sign_of_the_last_one(
+    streams, spark, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(streams.locks, "LOOK", 0.01)
+    lock = json.dumps({"pid": 1, "host": "elsewhere"})
+    write_lock(streams, tmp_path, lock)
+    looks = []
+
+    def lives() -> None:
+        """The other one gives a sign of life when we have looked a few times."""
+        looks.append(1)
+        if len(looks) == 3:
+            soon = time.time() + 60
+            os.utime(tmp_path / streams.locks.LOCK, (soon, soon))
+
+    streams.locks.await_death(remote(tmp_path), lives)
+    assert len(looks) >= 3 and streams.locks.holder(remote(tmp_path))
+
+    write_lock(streams, tmp_path, lock)
+    monkeypatch.setattr(streams.locks, "STALE", 2)
+    streams.locks.await_death(remote(tmp_path), lambda: False)
+    assert streams.locks.holder(remote(tmp_path)) is None
+
+
 def test_a_young_lock_that_cannot_be_read_holds(streams, spark, tmp_path):
     write_lock(streams, tmp_path, "")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from kedro.framework.cli.project import run  # noqa: F401 - a packaged project looks here
-from kedro.framework.cli.utils import _split_params
+from kedro.framework.cli.project import run  # a packaged project looks for it here
+from kedro.framework.cli.utils import validate_conf_source
 from kedro.framework.context import KedroContext
 from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
@@ -147,7 +147,11 @@ class _TakesRunOptions(click.Command):
 @env_option
 @click.option("--master", help="Where to run.  [default: as spark.yml says]")
 @click.option("--dry-run", is_flag=True, help="Print the command, do not run it.")
-@click.option("--conf-source", help="Where conf/ is.  [default: in the project]")
+@click.option(
+    "--conf-source",
+    callback=validate_conf_source,
+    help="Where conf/ is.  [default: in the project]",
+)
 @click.argument("run_options", nargs=-1, type=click.UNPROCESSED)
 def submit(
     env: str | None,
@@ -157,7 +161,11 @@ def submit(
     run_options: tuple[str, ...],
 ) -> None:
     """Run the streams on a cluster, by spark-submit; takes what kedro run takes."""
-    with _topology(env, conf_source, _params(run_options)) as topology:
+    given = run.make_context("run", list(run_options)).params
+    env = env or given["env"] or os.environ.get("KEDRO_ENV")  # which may not travel
+    conf_source = conf_source or given["conf_source"]
+    # With the parameters, because the catalog may use them.
+    with _topology(env, conf_source, given["params"]) as topology:
         checks.refuse(checks.unbuilt(topology))
         command = submit_command(
             topology.formats, env, master, run_options, conf_source
@@ -182,13 +190,6 @@ def jars(folder: Path, env: str | None) -> None:
         found = jars_of(topology.formats, folder)
     names = f", now in {folder}: {', '.join(found)}" if found else ""
     click.echo(f"{len(found)} jars are needed beside Spark's own{names}")
-
-
-def _params(run_options: tuple[str, ...]) -> dict[str, Any]:
-    """Return the parameters that a run is given, because the catalog may use them."""
-    found = re.findall(r"(?:^|\n)--params[=\n](.*)", "\n".join(run_options))
-    option = click.Option(["--params"])
-    return _split_params(click.get_current_context(), option, ",".join(found[-1:]))
 
 
 @contextmanager

@@ -122,11 +122,25 @@ def _refuse_unresolved(context: KedroContext) -> None:
         except InterpolationResolutionError as error:
             reason = str(error).split("\n")[0].removesuffix(".")
             raise StreamsError(
-                f"{reason}; {kind}.yml asks for it at {error.full_key}: write it into "
-                "globals.yml of the environment, or give it with --params"
+                f"{reason}; {kind}.yml asks for it at {error.full_key}: "
+                f"{_where_to_give_it(reason)}"
             ) from error
         except MissingConfigException:
             continue  # Kedro says so, where it is needed
+
+
+def _where_to_give_it(reason: str) -> str:
+    """Say who gives a value to ``${...}``, by what OmegaConf says of it."""
+    if reason.startswith("Globals key"):
+        return "write it into globals.yml of the environment"
+    if reason.startswith("Runtime parameter"):
+        return (
+            "give it with --params, or a default behind a comma: ${runtime_params:x, y}"
+        )
+    return (
+        "correct it there; ${globals:x} is a value of globals.yml, ${runtime_params:x} one "
+        "of --params, and environment variables are for credentials.yml alone"
+    )
 
 
 def _secrets(context: KedroContext, settings: dict[str, Any]) -> dict[str, Any]:

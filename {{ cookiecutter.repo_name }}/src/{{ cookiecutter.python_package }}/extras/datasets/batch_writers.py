@@ -29,7 +29,12 @@ OF_A_FILE = re.compile("[awx][bt+]*")  # Python's own; only the letter matters h
 SKIPPING = "ignore"  # what is there stays
 REFUSING = ("error", "errorifexists", "default", "fail", "x")  # it is an error
 ARROW_FILES = ("ParquetDataset", "FeatherDataset")  # which pandas cannot write alone
-REFUSE_BY_DEFAULT = ("SQLTableDataset", "GBQTableDataset")  # and all of Spark's
+REFUSE_BY_DEFAULT = {  # and all of Spark's; with what makes them overwrite
+    "SQLTableDataset": "if_exists: replace under its save_args",
+    "GBQTableDataset": "if_exists: replace under its save_args",
+    "SparkHiveDataset": "write_mode: overwrite",
+}
+OVERWRITE = "mode: overwrite under its save_args"
 
 
 class _Known:
@@ -62,7 +67,7 @@ class DatasetWriter:
         self._config = {**config, **paths}
         self._refuse_versions()
         self._refuse_unknown_credentials(self._config)
-        self._is_per_batch = BATCH_ID in str(config)
+        self.is_per_batch = BATCH_ID in str(config)
         self.dataset = self._built(0)
         self._refuse_streams()
         self._refuse_second_write_that_fails()
@@ -77,7 +82,7 @@ class DatasetWriter:
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Save a batch, and say which dataset it was that could not."""
-        dataset = self._built(batch_id) if self._is_per_batch else self.dataset
+        dataset = self._built(batch_id) if self.is_per_batch else self.dataset
         try:
             if isinstance(dataset, UpsertDataset):
                 dataset.save_batch(batch, batch_id)
@@ -122,6 +127,15 @@ class DatasetWriter:
         return [path.partition(BATCH_ID)[0] for path in paths]
 
     @property
+    def overwritten(self) -> str | None:
+        """The file or folder that a batch writes anew; None where it adds or updates."""
+        if isinstance(self.dataset, UpsertDataset) or _mode(self._config) in APPENDING:
+            return None
+        return next(
+            (str(self._config[key]) for key in PATHS & self._config.keys()), None
+        )
+
+    @property
     def _is_sparks(self) -> bool:
         return type(self.dataset).__module__.startswith("kedro_datasets.spark.")
 
@@ -132,7 +146,7 @@ class DatasetWriter:
 
     def load(self) -> Any:
         """Read what the dataset holds, as a batch."""
-        if self._is_per_batch:
+        if self.is_per_batch:
             raise DatasetError(
                 f"{self.place} is another dataset with every batch, so there is no one "
                 "to load; read them with an entry of its own, e.g. spark.SparkDatasetV2 "
@@ -142,7 +156,7 @@ class DatasetWriter:
 
     def exists(self) -> bool:
         """Whether there is something already."""
-        return not self._is_per_batch and self.dataset.exists()
+        return not self.is_per_batch and self.dataset.exists()
 
     def hazards(self, output_mode: str) -> Iterator[str]:
         """Find what a replay would double, and what the next batch would replace."""
@@ -156,7 +170,7 @@ class DatasetWriter:
                 f"there twice; write {BATCH_ID} into its filepath, or the name of its "
                 "table, and overwrite, or use a dataset that upserts"
             )
-        elif replaces and not self._is_per_batch and output_mode != "complete":
+        elif replaces and not self.is_per_batch and output_mode != "complete":
             yield (
                 f"{self.place} holds no more than the newest batch, because each one "
                 f"replaces the one before; write {BATCH_ID} into its filepath, or the "
@@ -172,8 +186,7 @@ class DatasetWriter:
         try:
             return AbstractDataset.from_config(str(config["type"]), config)
         except DatasetError as error:
-            cause = error.__cause__ or error
-            reason = str(cause).strip().split("\n")[0]
+            reason = first_sentence(error.__cause__ or error)
             raise DatasetError(
                 f"{config['type']} under datasets cannot be built: {reason}"
             ) from error
@@ -227,13 +240,12 @@ class DatasetWriter:
         if mode in REFUSING or (
             mode is None and (self._is_sparks or name in REFUSE_BY_DEFAULT)
         ):
-            key = "if_exists" if name in REFUSE_BY_DEFAULT else "mode"
-            word = "replace" if name in REFUSE_BY_DEFAULT else "overwrite"
+            advice = REFUSE_BY_DEFAULT.get(name, OVERWRITE)
+            key = advice.partition(":")[0]
             said = f"{key}: {mode}" if mode else f"no {key}"
             raise DatasetError(
                 f"{self.place} has {said}, and then refuses to write where something "
-                "is, so that the second batch or a replay would fail; write "
-                f"{key}: {word} under its save_args"
+                f"is, so that the second batch or a replay would fail; write {advice}"
             )
 
 

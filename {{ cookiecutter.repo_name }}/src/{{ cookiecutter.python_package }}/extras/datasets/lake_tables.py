@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from kedro.io import DatasetError
 from pyspark.errors import AnalysisException
@@ -14,7 +13,7 @@ from ..streams.errors import first_sentence, is_sparks
 from ..streams.files import at
 from ..streams.session import get_spark, has_own_catalog, warehouse
 from .merges import Merge
-from .schemas import is_lossless, misfit, quoted
+from .schemas import is_lossless, misfit, quoted, undividable
 
 LAKES = ("delta", "iceberg")  # they recognise a batch that comes again
 
@@ -22,6 +21,7 @@ LAKES = ("delta", "iceberg")  # they recognise a batch that comes again
 CARELESS = (
     "skipChangeCommits",
     "ignoreChanges",
+    "ignoreFileDeletion",
     "readChangeData",
     "readChangeFeed",
     "streaming-skip-overwrite-snapshots",
@@ -55,6 +55,11 @@ class LakeTable:
                 f"file_format '{file_format}' needs a place; add filepath: data/..., or "
                 "table: stock"
             )
+        if filepath and table:
+            raise DatasetError(
+                "filepath and table exclude each other, because they may be two places; "
+                "remove one"
+            )
         self.place = f"{self.file_format} {filepath or table}"
 
     @property
@@ -71,7 +76,7 @@ class LakeTable:
         self._find_again()
         return self._spark.catalog.tableExists(str(self.table))
 
-    def create(self, schema: StructType, partition_by: Any) -> None:
+    def create(self, schema: StructType, partition_by: list[str]) -> None:
         """Make the table, without rows; another stream may be faster."""
         try:
             self._make(schema, partition_by)
@@ -79,10 +84,9 @@ class LakeTable:
             if not is_sparks(error) or not self.exists():
                 raise
 
-    def _make(self, schema: StructType, partition_by: Any) -> None:
-        columns = [partition_by] if isinstance(partition_by, str) else partition_by
+    def _make(self, schema: StructType, partition_by: list[str]) -> None:
         maker = self._spark.createDataFrame([], schema).write.format(self.file_format)
-        maker = maker.partitionBy(*(columns or ()))
+        maker = maker.partitionBy(*partition_by)
         if self.table:
             maker.saveAsTable(self.table)
         else:
@@ -118,6 +122,14 @@ class LakeTable:
                 f"{self.place} has no column {', '.join(lost)}; add it there (ALTER "
                 f"TABLE {self.identifier} ADD COLUMN ...), or leave it out in the node"
             )
+        named = set(map(same, schema.names))
+        required = {name for name, field in there.items() if not field.nullable}
+        if needed := sorted(required - named):
+            yield (
+                f"{self.place} wants a value for {', '.join(needed)} (NOT NULL), and the "
+                "rows have none; add the column in the node, or let the table do without "
+                f"(ALTER TABLE {self.identifier} ALTER COLUMN ... DROP NOT NULL)"
+            )
         for field in schema.fields:
             kind = there.get(same(field.name), field).dataType
             if not is_lossless(field.dataType, kind):
@@ -147,7 +159,7 @@ class LakeUpserts:
     """Upserts into a table of Delta or Iceberg, one ``MERGE`` a batch."""
 
     def __init__(
-        self, table: LakeTable, merge: Merge, create: bool, partition_by: Any
+        self, table: LakeTable, merge: Merge, create: bool, partition_by: list[str]
     ) -> None:
         self.place = self.identity = table.place
         self.formats = frozenset({table.file_format})
@@ -156,7 +168,6 @@ class LakeUpserts:
         self._merge = merge
         self._create = create
         self._partition_by = partition_by
-        self._is_there = False  # once seen, it is not looked for with every batch
 
     @property
     def folder(self) -> str | None:
@@ -166,6 +177,7 @@ class LakeUpserts:
     def problems(self, schema: StructType) -> Iterator[str]:
         """Find what the table as it is would refuse."""
         found = list(self._table.problems(schema))
+        found += undividable(self._partition_by, schema.names)
         yield from found
         if not found and not self._create and not self._table.exists():
             yield self._absent()
@@ -173,8 +185,7 @@ class LakeUpserts:
     def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
         """Bring a batch into the table, unless it is there already."""
         new = self._merge.one_row_per_key(rows)
-        self._is_there = self._is_there or self._table.exists()
-        if not self._is_there:
+        if not self._table.exists():
             if not self._create:
                 raise DatasetError(self._absent())
             new.write.format("noop").mode("overwrite").save()  # to see bad rows first

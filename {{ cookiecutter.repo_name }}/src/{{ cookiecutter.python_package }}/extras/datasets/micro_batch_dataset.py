@@ -1,5 +1,6 @@
 """Any Kedro dataset, or code of the user's, as the sink of a stream."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,6 +83,7 @@ class MicroBatchDataset(StreamSink):
         else:
             self._writers += [DatasetWriter(config) for config in datasets or ()]
             self._refuse_wrong_upserts()
+            self._refuse_lost_writes()
 
     def _refuse_what_spark_cannot(self) -> None:
         """Refuse what Spark itself would refuse, but only once other streams run."""
@@ -115,6 +117,31 @@ class MicroBatchDataset(StreamSink):
                 "come again with every change, to themselves; write output_mode: append "
                 "for rows that are added up in the table, or remove add for totals"
             )
+
+    def _refuse_lost_writes(self) -> None:
+        """Refuse places that a batch would write twice, or delete the checkpoint in."""
+        for place, count in Counter(self.overwritten).items():
+            if count > 1:
+                raise DatasetError(
+                    f"{place} is there twice under datasets, and the second would write "
+                    "over the first; give each a filepath of its own"
+                )
+            if f"{self.checkpoint}/".startswith(f"{place}/"):
+                raise DatasetError(
+                    f"checkpoint {self.checkpoint} is inside {place}, which every batch "
+                    "writes anew, so that it would be deleted; put it beside, e.g. into "
+                    "data/04_checkpoint"
+                )
+
+    @property
+    def overwritten(self) -> list[str]:
+        """The files and folders that every batch writes anew."""
+        return [w.overwritten for w in self._dataset_writers if w.overwritten]
+
+    @property
+    def is_per_batch(self) -> bool:
+        """Whether something is written for each number that a batch has."""
+        return any(writer.is_per_batch for writer in self._dataset_writers)
 
     @property
     def bears_a_cut(self) -> bool:

@@ -139,6 +139,13 @@ class PostgresTable:
             kind = there[field.name].dataType
             if not _is_kept(field, kind):
                 yield f"{self.place}: {misfit(field, kind)}"
+            is_order = field.name == self._merge.order_by
+            if is_order and _is_ordered_otherwise(field, kind):
+                yield (
+                    f"order_by names {field.name}, which is text here and "
+                    f"{kind.simpleString()} in {self.place}: as text, 9 comes after 10; "
+                    f"cast it in the node, e.g. .cast('{kind.simpleString()}')"
+                )
 
     def _absent(self) -> str:
         return (
@@ -459,6 +466,12 @@ def _is_kept(field: StructField, there: DataType) -> bool:
     if there == ANY_NUMBER:
         return issubclass(kind, IntegralType | DecimalType)
     return is_lossless(field.dataType, there)
+
+
+def _is_ordered_otherwise(field: StructField, there: DataType) -> bool:
+    """Whether the newest row here may not be the newest one in the table."""
+    is_text = isinstance(field.dataType, StringType)
+    return is_text and not isinstance(there, StringType)
 
 
 def _is_nested(kind: DataType) -> bool:

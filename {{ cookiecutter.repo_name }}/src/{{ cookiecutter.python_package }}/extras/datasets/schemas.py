@@ -1,6 +1,7 @@
 """Schemas, however they are written down."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from kedro.io import DatasetError
@@ -125,6 +126,21 @@ def _is_lossless_value(kind: DataType, there: DataType) -> bool:
 
 def _decimals(kind: DataType) -> int:
     return kind.scale if isinstance(kind, DecimalType) else 0
+
+
+def undividable(by: list[str], columns: list[str]) -> Iterator[str]:
+    """Find what partition_by names and Spark would refuse once it starts."""
+    there = [c.lower() for c in columns]
+    if missing := [c for c in by if c.lower() not in there]:
+        yield (
+            f"partition_by names {', '.join(missing)}, and the rows have only "
+            f"{', '.join(columns)}; correct it, or add the column in the node"
+        )
+    elif by and len(by) == len(columns):
+        yield (
+            "partition_by names all columns, so that nothing would be left for the "
+            "files; leave one out"
+        )
 
 
 def misfit(field: StructField, there: DataType) -> str:

@@ -384,7 +384,7 @@ class SparkStreamingDataset(StreamSink):
         """Find columns that the format has no place for."""
         if self.file_format.lower() == "csv":
             yield from nested_in_csv(schema, "file_format: parquet")
-        yield from self._undividable(schema.names)
+        yield from schemas.undividable(self._partition_by, schema.names)
         if self._lake and not self._is_on("overwriteSchema"):
             yield from self._lake.problems(schema, self._widens_its_table)
         if self.is_kafka:
@@ -400,20 +400,6 @@ class SparkStreamingDataset(StreamSink):
         """Whether an option of the writer is true, however its name is written."""
         given = {re.sub("[-_]", "", k.lower()): v for k, v in self._options().items()}
         return str(given.get(option.lower())).lower() == "true"
-
-    def _undividable(self, columns: list[str]) -> Iterator[str]:
-        """Find what partition_by names and Spark would refuse once it starts."""
-        by, there = self._partition_by, [c.lower() for c in columns]
-        if missing := [c for c in by if c.lower() not in there]:
-            yield (
-                f"partition_by names {', '.join(missing)}, and the rows have only "
-                f"{', '.join(columns)}; correct it, or add the column in the node"
-            )
-        elif by and len(by) == len(columns):
-            yield (
-                "partition_by names all columns, so that nothing would be left for the "
-                "files; leave one out"
-            )
 
     def _unsendable(self, schema: StructType) -> Iterator[str]:
         routes = self._payload.routes if self._payload else schema.names

@@ -99,6 +99,16 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         """Every file or folder that is read or written here."""
         return [self.checkpoint] if self.checkpoint else []
 
+    @property
+    def overwritten(self) -> list[str]:
+        """The files and folders that every batch writes anew."""
+        return []
+
+    @property
+    def is_per_batch(self) -> bool:
+        """Whether something is written for each number that a batch has."""
+        return False
+
     def unstorable(self, schema: StructType) -> Iterator[str]:
         """Find columns that there is no place for."""
         yield from ()

@@ -28,7 +28,7 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
           file_format: postgresql   # | delta | iceberg
           table: public.stock       # | filepath: data/03_primary/stock, for delta
           keys: [sku]               # what tells rows apart
-          order_by: processed_at    # of several rows of a key the highest wins; absent: an error
+          order_by: processed_at    # of several rows of a key the highest wins, of equal ones any; absent: an error
           add: [units]              # these are added to what is there
           create: true              # the first batch makes the table
           credentials: warehouse    # url, user, password
@@ -52,7 +52,7 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
         order_by: str | None = None,
         add: list[str] | None = None,
         create: bool = False,
-        partition_by: list[str] | None = None,
+        partition_by: list[str] | str | None = None,
         credentials: dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
@@ -99,9 +99,16 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
             secrets = deepcopy(credentials or {})
             self._store = PostgresTable(str(table), secrets, self._merge, create)
         else:
+            if credentials:
+                raise DatasetError(
+                    f"credentials do nothing for file_format '{file_format}', whose files "
+                    "Spark reads by itself; name them in the environment's spark.yml, "
+                    "with credentials: NAME"
+                )
             folder = arguments.absolute(filepath) if filepath else None
             lake = LakeTable(file_format, folder, table)
-            self._store = LakeUpserts(lake, self._merge, create, partition_by)
+            by = arguments.columns({"partition_by": partition_by}, "partition_by")
+            self._store = LakeUpserts(lake, self._merge, create, by)
 
     def __new__(cls, *_: Any, **config: Any) -> "UpsertDataset":
         """Refuse unknown keys with the right spelling."""

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 
 from kedro.io import (
@@ -139,8 +140,9 @@ def _refused(text: str, store: str) -> str:
     if NO_KEY.search(text):
         return (
             "there are no keys for it; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "or write fs.s3a.access.key and fs.s3a.secret.key into the environment's "
-            "credentials.yml, and credentials: NAME into its spark.yml"
+            "give the machine or the pod a role, or write fs.s3a.access.key and "
+            "fs.s3a.secret.key into the environment's credentials.yml, and credentials: "
+            f"NAME into its spark.yml ({text})"
         )
     if WRONG_KEY.search(text):
         return (
@@ -189,19 +191,24 @@ def after_nodes(
 
 def shared_places(streams: Streams) -> Iterator[str]:
     """Find streams that would share a name, a checkpoint or an output."""
-    for what, value, why in [
-        ("query name", lambda s: s.query_name, "Spark tells streams apart by it"),
-        ("checkpoint", lambda s: s.checkpoint, "one would stop the other"),
-        ("filepath", lambda s: getattr(s, "filepath", None), "neither could be read"),
-        ("table", lambda s: getattr(s, "table", None), "neither could be read"),
+    for what, values, why in [
+        ("query name", lambda s: [s.query_name], "Spark tells streams apart by it"),
+        ("checkpoint", lambda s: [s.checkpoint], "one would stop the other"),
+        ("filepath", _written_folders, "neither could be read"),
+        ("table", lambda s: [getattr(s, "table", None)], "neither could be read"),
     ]:
-        shared = Counter(filter(None, map(value, streams.values())))
+        shared = Counter(filter(None, chain(*map(values, streams.values()))))
         for place in [place for place, count in shared.items() if count > 1]:
-            names = [name for name, stream in streams.items() if value(stream) == place]
+            names = [name for name, s in streams.items() if place in values(s)]
             yield (
                 f"{' and '.join(names)} have one {what}, {place}, and {why}; give "
                 "each its own"
             )
+
+
+def _written_folders(stream: StreamSink) -> list[str | None]:
+    """Return where a stream writes as if nobody else did."""
+    return [getattr(stream, "filepath", None), *stream.overwritten]
 
 
 def nested_places(streams: Streams) -> Iterator[str]:
@@ -232,8 +239,9 @@ def rewritten(topology: Topology) -> Iterator[str]:
             if stream.rewrites & source.follows:
                 yield (
                     f"{name}: batches of {writer} change rows of this table, and a stream "
-                    "can only follow a table to which rows are added; read it as it is "
-                    "(streaming: false), or read what that stream reads"
+                    "can only follow a table to which rows are added; read it as it is, by "
+                    "an entry of its own with streaming: false, or read what that stream "
+                    "reads"
                 )
 
 

@@ -24,6 +24,7 @@ FINAL = re.compile(
     r"|IndexOutOfBoundsException|NoSuchElementException|CheckpointOffsets"
     r"|RecordTooLargeException|KafkaIllegalStateException|SparkRuntimeException"
     r"|IncompatibleSchemaException|ClassNotFoundException|NoClassDefFoundError"
+    r"|InvariantViolationException"
 )
 MALFORMED = re.compile("MALFORMED_RECORD|Malformed records are detected")
 EXTERNAL = "DATA_SOURCE_EXTERNAL_ERROR"
@@ -114,7 +115,7 @@ def first_sentence(error: BaseException) -> str:
         line = line.removesuffix(".") + sentence if words in line else line
     if STATE_CHANGED.search(text):
         line = line.removesuffix(".") + OTHER_CHECKPOINT
-    return SECRET_VALUE.sub(r"\1***", line)
+    return SECRET_VALUE.sub(r"\1***", without_user(line))
 
 
 def _users_own_error(text: str) -> str | None:

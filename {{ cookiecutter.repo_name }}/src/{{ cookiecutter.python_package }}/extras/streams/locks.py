@@ -5,15 +5,17 @@ dies, however it dies. Elsewhere a file with signs of life has to do.
 """
 
 import json
+import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from .errors import StreamsError
+from .errors import TROUBLE, StreamsError
 from .files import Hadoop, Local, at
 
 try:
@@ -21,10 +23,13 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+logger = logging.getLogger(__name__)
+
 LOCK = "_lock.json"
 BEAT = 10.0  # seconds between two looks at what to tell other processes
 SIGN = 60.0  # seconds between two signs of life in a place elsewhere
 STALE = 180.0  # seconds without one after which its holder counts as dead
+LOOK = 5.0  # seconds between two looks whether it is
 PATIENCE = 1.0  # seconds; somebody who only looks holds the lock for an instant
 
 _ours: set[str] = set()  # ids of the locks that this process holds
@@ -51,6 +56,22 @@ def refusal(checkpoint: str, by: dict[str, Any]) -> str:
         f"one first (Ctrl-C in its terminal, or kill {by['pid']})"
         f"{wait if _is_signed(checkpoint) else ''}"
     )
+
+
+def await_death(checkpoint: str, is_stopped: Callable[[], object]) -> None:
+    """Wait until the holder of a lock has given a sign of life, or counts as dead."""
+    if not _is_signed(checkpoint) or not (by := holder(checkpoint)):
+        return
+    logger.info(
+        "Checkpoint %s was in use by process %s on host %s; waiting, for %.0f minutes at "
+        "most, whether that is alive ...",
+        *(checkpoint, by["pid"], by["host"], STALE / 60),
+    )
+    place = at(f"{checkpoint}/{LOCK}")
+    with suppress(*TROUBLE):  # it was released while we looked
+        sign = place.changed_at()
+        while holder(checkpoint) and place.changed_at() == sign and not is_stopped():
+            time.sleep(LOOK)
 
 
 def _is_signed(checkpoint: str) -> bool:

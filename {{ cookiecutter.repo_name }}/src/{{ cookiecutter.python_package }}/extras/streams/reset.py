@@ -60,9 +60,12 @@ def plan_reset(names: tuple[str, ...], topology: Topology) -> Reset:
 def _remarks(streams: dict[str, StreamSink], topology: Topology) -> Iterator[str]:
     for name, stream in streams.items():
         if stream.checkpoint and not stream.output:
+            advice = "empty that first unless it overwrites"
+            if stream.is_per_batch:
+                advice = "empty that first, because batches are numbered anew"
             yield (
                 f"{name} will write all its rows again, and what it wrote to "
-                f"{shown(stream.place)} stays: empty that first unless it overwrites"
+                f"{shown(stream.place)} stays: {advice}"
             )
         below = [n for n in topology.downstream(name) if n not in streams]
         if below:

@@ -10,7 +10,7 @@ import click
 from kedro.io import CatalogProtocol
 from kedro.pipeline import Pipeline
 
-from . import checks, session, workers
+from . import checks, locks, session, workers
 from .errors import TROUBLE
 from .files import at
 from .settings import RunSettings
@@ -48,7 +48,8 @@ class StreamsRun:
         self._starts_spark = not session.is_running()
         try:
             self._start_spark()
-            if session.was_submitted():
+            is_submitted = session.was_submitted()
+            if is_submitted:
                 self._stop.listen_to_java(self._settings.drain_seconds)
             checks.refuse(checks.silent_stores(self._topology))
             places = self._topology.paths
@@ -56,6 +57,8 @@ class StreamsRun:
                 workers.problems(self._spark, places, lambda: self._stop.count)
             )
             self.end_if_asked()
+            if is_submitted:  # by a cluster, which starts a driver anew before that
+                self._await_dead_drivers()
             self._make_folders_between_streams()
             checks.refuse(
                 [
@@ -116,6 +119,13 @@ class StreamsRun:
         with ThreadPoolExecutor(1) as thread:
             start = thread.submit(session.get_spark, *self._topology.formats)
             self._spark = start.result()
+
+    def _await_dead_drivers(self) -> None:
+        """Wait for what a driver that was killed holds: nobody is there to try again."""
+        for stream in self.streams.values():
+            if stream.checkpoint:
+                locks.await_death(stream.checkpoint, lambda: self._stop.count)
+        self.end_if_asked()
 
     def _make_folders_between_streams(self) -> None:
         """A stream can watch a folder that is empty, but not one that is absent."""

@@ -14,6 +14,8 @@ from io import StringIO
 from pathlib import Path
 from threading import RLock
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 from xml.etree import ElementTree
 
 from kedro.utils import find_kedro_project
@@ -36,6 +38,7 @@ JAVA_ADVICE = (
     "conda: conda install openjdk) and, if it is not on the PATH, set JAVA_HOME"
 )
 CREDENTIALS = "credentials"  # the key of spark.yml that names some
+JARS = "spark.jars"
 PACKAGES = "spark.jars.packages"
 WAREHOUSE = "spark.sql.warehouse.dir"
 CATALOG, OWN_CATALOG = "spark.sql.catalogImplementation", "in-memory"  # | hive
@@ -43,7 +46,7 @@ LISTS = (PACKAGES, "spark.sql.extensions")  # several formats share them
 FILES = (  # lists of files that travel with a run
     "spark.archives",
     "spark.files",
-    "spark.jars",
+    JARS,
     "spark.submit.pyFiles",
     "spark.kubernetes.driver.podTemplateFile",
     "spark.kubernetes.executor.podTemplateFile",
@@ -51,7 +54,9 @@ FILES = (  # lists of files that travel with a run
 OF_A_CLUSTER = (  # of no use to who only looks at files
     *("spark.archives", "spark.pyspark.", "spark.submit."),
     *("spark.driver.host", "spark.driver.bindAddress"),
+    *("spark.executor.", "spark.task.", "spark.cores.max"),
 )
+IN_IMAGE = "local:"  # before a jar that machines of a cluster have, and not this one
 DEFAULT_FILES = "fs.defaultFS"  # where a path leads that names no file system
 DISTRIBUTION = "{{ cookiecutter.repo_name }}"  # what the wheel is called
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -61,6 +66,7 @@ AT_LAUNCH = re.compile(
     r"spark\.(master$|archives|files|jars|submit|kubernetes|yarn|pyspark"
     r"|kerberos\.(keytab|principal)|driver\.(?!host|bindAddress|port))"
 )
+MASTER = re.compile(r"local($|\[|-cluster\[)|(spark|k8s)://|yarn$")
 EVENT_LOG = "spark.eventLog.dir"
 HADOOP = "3.4.1"  # of Spark 4.0, where its own is not to be found
 REACHED = 10.0  # seconds that a cluster may take to answer
@@ -105,6 +111,9 @@ def look_from_here() -> None:
     given = _State.settings
     if not str(given.get("spark.master", "local")).startswith("local"):
         here = {k: v for k, v in given.items() if not k.startswith(OF_A_CLUSTER)}
+        named = text(here.pop(JARS, "")).split(",")
+        if jars := [jar for jar in named if jar and not jar.startswith(IN_IMAGE)]:
+            here[JARS] = ",".join(jars)
         _State.settings = {**here, "spark.master": "local[1]"}
 
 
@@ -284,6 +293,19 @@ def spark_home() -> Path:
             "there is no Spark here, because pyspark has come without its jars; set "
             "SPARK_HOME to the folder of one"
         ) from error
+
+
+def spark_conf() -> Path:
+    """Return the folder of Spark's own configuration, as its scripts find it."""
+    return Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
+
+
+def spark_defaults() -> set[str]:
+    """Return the settings that Spark's own file decides, unless a command line does."""
+    with suppress(OSError):
+        text = (spark_conf() / "spark-defaults.conf").read_text()
+        return set(re.findall(r"^\s*(spark\.[^\s=:]+)", text, re.MULTILINE))
+    return set()
 
 
 def refuse_other_home() -> None:
@@ -497,6 +519,13 @@ def _not_decided_by_submit(settings: dict[str, Any]) -> dict[str, Any]:
     given = dict(SparkConf().getAll())
     ours = {key: value for key, value in settings.items() if key not in given}
     late = {key for key in ours if AT_LAUNCH.match(key)}
+    others = [
+        k for k in settings.keys() & given.keys() if text(settings[k]) != given[k]
+    ]
+    if others := sorted(key for key in others if not AT_LAUNCH.match(key)):
+        logger.info(
+            "What spark-submit was told goes before spark.yml: %s", ", ".join(others)
+        )
     # Of packages the checks say which is missing: an image may hold the jars itself.
     _warn_too_late([key for key in late if not key.startswith("spark.jars")])
     return {key: value for key, value in ours.items() if key not in late}
@@ -521,23 +550,57 @@ def _with_event_log(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unreachable(master: str | None) -> None:
-    """Ask a standalone cluster for an answer; Spark would ask for a minute."""
-    if not master or not master.startswith("spark://"):
-        return
-    for address in master.removeprefix("spark://").split(","):
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), REACHED).close()
-        except (OSError, ValueError) as error:  # ValueError: there is no port
-            reason = error
-            continue
+    """Ask a cluster for an answer; Spark would ask for a minute, or end in a log."""
+    master = master or ""
+    if master:
+        refuse_unknown_master(master)
+    if master == "yarn" and not was_submitted():
+        _refuse_unconfigured_yarn()
+    if master.startswith("k8s://") and not was_submitted() and not getproxies():
+        url = master.removeprefix("k8s://")
+        parts = urlsplit(url if "://" in url else f"https://{url}")
+        usual = 80 if parts.scheme == "http" else 443
+        _reach(master, [(str(parts.hostname), str(parts.port or usual))])
+    if master.startswith("spark://"):
+        addresses = master.removeprefix("spark://").split(",")
+        places = [a.rpartition(":")[::2] for a in addresses]
+        host, port = _reach(master, [(h.strip("[]"), p) for h, p in places])
         if version := _version_on_page_of(host, port):
             _refuse_other_version(version, f"at {master}")
-        return
+
+
+def _reach(master: str, places: list[tuple[str, str]]) -> tuple[str, str]:
+    """Return the first place of a cluster that answers."""
+    for host, port in places:
+        try:
+            socket.create_connection((host, int(port)), REACHED).close()
+            return host, port
+        except (OSError, ValueError) as error:  # ValueError: there is no port
+            reason = error
     raise StreamsError(
         f"the cluster at {master} does not answer ({reason}); start its master, or "
         "correct spark.master in spark.yml, or --master"
     )
+
+
+def _refuse_unconfigured_yarn() -> None:
+    """Refuse to look for a YARN of which nobody says where it is."""
+    is_told = any(map(os.environ.get, ("HADOOP_CONF_DIR", "YARN_CONF_DIR")))
+    if not is_told and not (spark_conf() / "spark-env.sh").exists():
+        raise StreamsError(
+            "spark.master is yarn, and nothing says where YARN is; set HADOOP_CONF_DIR "
+            "to the folder with the cluster's core-site.xml and yarn-site.xml"
+        )
+
+
+def refuse_unknown_master(master: str) -> None:
+    """Refuse what Spark would end by, in a log, as if Java were the matter."""
+    if not MASTER.match(master):
+        raise StreamsError(
+            f"'{master}' is no master of Spark's; write spark://host:7077, "
+            "k8s://https://host:6443, yarn or local[*] as spark.master in spark.yml, or "
+            "as --master of kedro streams submit"
+        )
 
 
 def _version_on_page_of(host: str, masters_port: str) -> str | None:

@@ -1,17 +1,21 @@
 """The command line that hands a run to a cluster, out of ``spark.yml``."""
 
+import logging
 import os
 import re
 import shutil
 import sys
+from collections.abc import Iterable
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 from . import session
 from .errors import SECRET, SECRET_VALUE, USER_IN_URL, StreamsError, without_user
-from .files import on_disk
+from .files import is_remote, on_disk
 from .jars import download, name_of, sparks_own
+
+logger = logging.getLogger(__name__)
 
 PACKAGE = __name__.partition(".")[0]
 ENTRY = "deploy/run.py"  # what spark-submit runs
@@ -19,8 +23,8 @@ IN_IMAGE = "/opt/{{ cookiecutter.repo_name }}"  # where the Dockerfile puts it
 CONF = f"conf-{PACKAGE}.tar.gz"  # what kedro package makes of conf/
 
 FILES = "spark.files"
-JARS = "spark.jars"
 IMAGE = "container.image"  # of driver and executors, or of one of them
+UPLOAD = "spark.kubernetes.file.upload.path"
 DRIVERS_PYTHON = "spark.pyspark.driver.python"
 
 # What names a secret that Kubernetes keeps, or a file, and is none itself.
@@ -57,12 +61,19 @@ def submit_command(
     settings["spark.master"] = master or settings.get("spark.master", "local[*]")
     settings.setdefault("spark.submit.deployMode", "client")
     _refuse_impossible(settings, conf_source)
+    _warn_of_older_code(settings)
     settings.update(_pythons(settings))
-    decided = {k: session.text(v) for k, v in settings.items() if _is_decided(k)}
+    defaults = session.spark_defaults()  # which go before what a run sets later
+    decided = {
+        k: session.text(v)
+        for k, v in settings.items()
+        if k in defaults or _is_decided(k)
+    }
     if _runs_in_image(settings):  # which has the jars
-        inside = [jar for jar in _list(decided.get(JARS)) if jar.startswith("local:")]
-        decided = {k: v for k, v in decided.items() if not k.startswith(JARS)}
-        decided |= {JARS: ",".join(inside)} if inside else {}
+        jars = _list(decided.get(session.JARS))
+        inside = [jar for jar in jars if jar.startswith(session.IN_IMAGE)]
+        decided = {k: v for k, v in decided.items() if not k.startswith(session.JARS)}
+        decided |= {session.JARS: ",".join(inside)} if inside else {}
     _refuse_secrets(decided)
     script, packed, files = _places(settings)
     if files:
@@ -80,7 +91,8 @@ def jars_of(formats: set[str], folder: Path) -> list[str]:
     """Download what spark-submit would, into a folder; return what is there then."""
     settings = session.settings_for(*formats)
     folder.mkdir(parents=True, exist_ok=True)  # an image copies it, even if it is empty
-    named = [jar for jar in _list(settings.get(JARS)) if not jar.startswith("local:")]
+    named = _list(settings.get(session.JARS))
+    named = [jar for jar in named if not jar.startswith(session.IN_IMAGE)]
     own = [jar for name in named for jar in _matching(name)]
     found = [_copied(jar, folder) for jar in own]
     if packages := _list(settings.get(session.PACKAGES)):
@@ -145,7 +157,9 @@ def _places(settings: dict[str, Any]) -> tuple[str, str, str | None]:
             f"{session.shown(str(archive))} is not there, and a driver that runs in the "
             "cluster finds no other configuration; type kedro package"
         )
-    if _newest(project / "conf") > archive.stat().st_mtime:
+    conf = project / "conf"
+    packed = [f for f in conf.rglob("*") if f.relative_to(conf).parts[0] != "local"]
+    if _newest(packed) > archive.stat().st_mtime:
         raise StreamsError(
             f"{session.shown(str(archive))} is older than what is in conf/, and a driver "
             "that runs in the cluster would have the old configuration; type kedro package"
@@ -153,11 +167,9 @@ def _places(settings: dict[str, Any]) -> tuple[str, str, str | None]:
     return str(project / ENTRY), archive.name, str(archive)
 
 
-def _newest(conf: Path) -> float:
-    """Return when a file was changed last that kedro package packs."""
-    files = [file for file in conf.rglob("*") if file.is_file()]
-    packed = [f for f in files if f.relative_to(conf).parts[0] != "local"]
-    return max((file.stat().st_mtime for file in packed), default=0.0)
+def _newest(paths: Iterable[Path]) -> float:
+    """Return when one of some files was changed last."""
+    return max((p.stat().st_mtime for p in paths if p.is_file()), default=0.0)
 
 
 def _runs_in_image(settings: dict[str, Any]) -> bool:
@@ -167,25 +179,27 @@ def _runs_in_image(settings: dict[str, Any]) -> bool:
 
 
 def _refuse_impossible(settings: dict[str, Any], conf_source: str | None) -> None:
-    if _runs_in_image(settings) and not any(k.endswith(IMAGE) for k in settings):
+    mode, master = settings["spark.submit.deployMode"], settings["spark.master"]
+    session.refuse_unknown_master(master)
+    is_kubernetes = master.startswith("k8s://")
+    if is_kubernetes and not any(k.endswith(IMAGE) for k in settings):
         raise StreamsError(
             f"spark.kubernetes.{IMAGE} is not in spark.yml, and Kubernetes runs nothing "
             "without an image; add it, see docs/deploy.md"
         )
-    for archive in _list(settings.get("spark.archives")):
-        file = on_disk(archive.partition("#")[0])
-        if file and not glob(file):
+    archives = _archives(settings)
+    if _runs_in_image(settings) and archives and UPLOAD not in settings:
+        raise StreamsError(
+            f"spark.archives in spark.yml names {session.shown(archives[0])}, and a driver "
+            "in a pod does not see this machine; the image has all it needs: remove "
+            "spark.archives and spark.pyspark.python, see docs/deploy.md"
+        )
+    for file in archives:
+        if not glob(file):
             raise StreamsError(
                 f"spark.archives in spark.yml names {session.shown(file)}, which is not "
                 "there; make it, see docs/deploy.md, or remove the line"
             )
-    mode, master = settings["spark.submit.deployMode"], settings["spark.master"]
-    if not re.match(r"local|spark://|k8s://|yarn$", master):
-        raise StreamsError(
-            f"'{master}' is no master of Spark's; write spark://host:7077, "
-            "k8s://https://host:6443, yarn or local[*] as spark.master in spark.yml, or "
-            "as --master"
-        )
     if mode == "cluster" and master.startswith("spark://"):
         raise StreamsError(
             "spark.submit.deployMode is cluster, which a standalone cluster does not "
@@ -196,6 +210,28 @@ def _refuse_impossible(settings: dict[str, Any], conf_source: str | None) -> Non
             "--conf-source is for a driver on this machine; one in the cluster has the "
             "archive that kedro package makes of conf/: leave the option out"
         )
+
+
+def _archives(settings: dict[str, Any]) -> list[str]:
+    """Return the archives of this machine, which is where spark-submit looks for them."""
+    named = _list(settings.get("spark.archives"))
+    files = [re.sub("^file:/+", "/", name.partition("#")[0]) for name in named]
+    return [file for file in files if not is_remote(file)]
+
+
+def _warn_of_older_code(settings: dict[str, Any]) -> None:
+    """Say that executors would run other code than the one that is here."""
+    workers = str(settings.get("spark.pyspark.python", ""))
+    for name in _list(settings.get("spark.archives")):
+        file, _, folder = name.partition("#")
+        ours = Path(file) if folder and workers.startswith(f"./{folder}/") else None
+        code = (session.project_path() / "src").rglob("*.py")
+        if ours and ours.is_file() and _newest(code) > ours.stat().st_mtime:
+            logger.warning(
+                "%s is older than what is in src/, so that executors run older code "
+                "than the driver; make it anew, see docs/deploy.md",
+                session.shown(file),
+            )
 
 
 def _refuse_secrets(decided: dict[str, str]) -> None:
@@ -211,7 +247,7 @@ def _refuse_secrets(decided: dict[str, str]) -> None:
 
 
 def _safe_place(key: str) -> str:
-    if key.startswith(JARS):
+    if key.startswith(session.JARS):
         return "put it into a file that spark.jars.ivySettings names"
     if match := re.fullmatch(r"spark\.kubernetes\.driverEnv\.(\w+)", key):
         return (

@@ -1,5 +1,6 @@
 """What the workers of a cluster must have before a stream starts there."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +20,11 @@ from .session import shown
 PATIENCE = 90.0  # seconds in which a standalone cluster must have given us an executor
 PULLING = 600.0  # seconds for others, who may pull an image or start a machine first
 LISTENS = 0.2  # seconds between two looks whether somebody wants to stop
+SILENT = 10.0  # seconds after which somebody who waits is told why
 LOOKS = 4  # tasks at least, so that more than one executor answers
 PACKAGE = __name__.partition(".")[0]
 GROUP = "workers"
+logger = logging.getLogger(__name__)
 
 
 def problems(
@@ -37,8 +40,9 @@ def problems(
         except Silence:
             yield (
                 f"the cluster at {master} has given this run no executor within "
-                f"{_patience(master):.0f} seconds; look at its page for workers with free cores "
-                "and memory (spark.executor.memory and spark.executor.cores of spark.yml)"
+                f"{_patience(master):.0f} seconds; look at {_who_knows(master)}, and for "
+                "free cores and memory (spark.executor.memory and spark.executor.cores of "
+                "spark.yml)"
             )
             return
         except Exception as error:
@@ -52,6 +56,13 @@ def problems(
 
 def _patience(master: str) -> float:
     return PATIENCE if master.startswith("spark://") else PULLING
+
+
+def _who_knows(master: str) -> str:
+    """Say where a cluster tells why there are no executors."""
+    if master.startswith("k8s://"):
+        return "its pods (kubectl describe pods) for an image that cannot be pulled"
+    return "the run on YARN's page" if master == "yarn" else "the master's page"
 
 
 def _lacks(answer: dict[str, Any], marks: dict[str, str]) -> Iterator[str]:
@@ -110,14 +121,19 @@ def _ask(
 
     thread = ThreadPoolExecutor(1)
     answers = thread.submit(ask)
-    deadline = time.monotonic() + _patience(str(spark.sparkContext.master))
+    patience = _patience(str(context.master))
+    begin, has_told = time.monotonic(), False
     try:
         while not is_stopped():
             try:
                 return answers.result(LISTENS)
             except Silence:
-                if time.monotonic() > deadline:
+                waited = time.monotonic() - begin
+                if waited > patience:
                     raise
+                if waited > SILENT and not has_told:
+                    logger.info("Waiting for executors, for %.0f seconds ...", patience)
+                    has_told = True
         return []
     finally:
         if not answers.done():
