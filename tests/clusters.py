@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from py4j.protocol import Py4JError
 from servers import free_port
 from shell import wait_until
 
@@ -139,8 +140,8 @@ def yarn(folder: Path, jars: Path) -> Iterator[Path]:
             redirect_stderr=log,
             return_proc=True,
         )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
     try:
-        gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
         hadoop: Any = gateway.jvm.org.apache.hadoop
         settings = hadoop.yarn.conf.YarnConfiguration()
         for key, value in YARN_SITE.items():
@@ -154,9 +155,13 @@ def yarn(folder: Path, jars: Path) -> Iterator[Path]:
         cluster.getConfig().writeXml(file)
         file.close()
         yield conf
-        cluster.stop()
     finally:
-        process.kill()
+        family = psutil.Process(process.pid).children(recursive=True)
+        with suppress(Py4JError):
+            gateway.shutdown()
+        for one in [process, *family]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
         process.wait()
 
 
@@ -167,7 +172,7 @@ class Kubernetes(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Taker)
-        self.created: dict[str, Any] = {}  # the newest of each kind
+        self.created: dict[str, Any] = {}  # the newest in each place
 
     @property
     def master(self) -> str:
@@ -182,7 +187,7 @@ class _Taker(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         made = json.loads(self.rfile.read(length) or "{}")
         if self.command == "POST":
-            self.server.created[made["kind"]] = made
+            self.server.created[self.path.partition("?")[0]] = made
             made["metadata"]["uid"] = made["metadata"]["name"]
         answer = json.dumps(made).encode()
         self.send_response(201 if self.command == "POST" else 200)
