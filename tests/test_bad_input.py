@@ -211,6 +211,21 @@ MISTAKES = {
         averages(filepath="data/02_intermediate/inventory/"),
         "int.new_inventory and processed.sensor have one filepath",
     ),
+    "batches written over those of another stream": (
+        {
+            "processed.sensor": {
+                "type": "cold_store.extras.datasets.MicroBatchDataset",
+                "datasets": [
+                    {
+                        "type": "pandas.CSVDataset",
+                        "filepath": "data/03_primary/stock.csv",
+                    }
+                ],
+                "save_args": {"checkpoint": "data/04_checkpoint/processed_sensor"},
+            }
+        },
+        "processed.sensor and processed.stock have one filepath",
+    ),
     "invalid trigger": (
         averages_saved(trigger="10 parsecs"),
         "trigger '10 parsecs' is no interval; write an interval as a number and a unit",

@@ -40,8 +40,14 @@ def rows(frame) -> list[tuple]:
 # --- sources and sinks -------------------------------------------------------
 
 
+def partitions(spark, table) -> str:
+    """Return what Spark says of how a table is divided."""
+    lines = [" ".join(map(str, r)) for r in spark.sql(f"DESCRIBE {table}").collect()]
+    return "\n".join(lines).partition("# Partition")[2]
+
+
 def test_a_stream_makes_a_table_and_another_reads_it(
-    dataset, source, arguments, place, tmp_path
+    dataset, source, arguments, place, tmp_path, spark, lake_table
 ):
     there = dataset(**place, save_args={**arguments, "partition_by": ["sku"]})
     assert not there.exists()
@@ -57,6 +63,8 @@ def test_a_stream_makes_a_table_and_another_reads_it(
     finish(copied)
 
     assert there.exists()
+    assert "sku" in partitions(spark, lake_table().identifier)
+    assert "units" not in partitions(spark, lake_table().identifier)
     assert rows(dataset(**place, streaming=False).load()) == ROWS
     copy = dataset(
         file_format="parquet", filepath=str(tmp_path / "copy"), streaming=False
@@ -243,7 +251,9 @@ def lake_table(code, place):
     return lambda: kind(**{"filepath": None, "table": None, **place})
 
 
-def test_a_merge_that_comes_again_changes_nothing_even_for_increments(stream, tmp_path):
+def test_a_merge_that_comes_again_changes_nothing_even_for_increments(
+    stream, tmp_path, spark, lake_table
+):
     given = {"add": ["units"], "partition_by": ["sku"]}
     finish(stream(**given))
     finish(stream({"sku": "A", "units": 10}, **given))
@@ -254,6 +264,7 @@ def test_a_merge_that_comes_again_changes_nothing_even_for_increments(stream, tm
     finish(there)
 
     assert rows(there.load()) == [("A", 13), ("B", 6)]
+    assert "sku" in partitions(spark, lake_table().identifier)
 
 
 @pytest.mark.parametrize("place", ["delta folder", "delta table"], indirect=True)
@@ -275,11 +286,11 @@ def test_streams_that_begin_together_make_one_table(code, spark, lake_table):
     def create(table) -> None:
         code.session.get_spark()
         together.wait()
-        table.create(schema, None)
+        table.create(schema, [])
 
     with ThreadPoolExecutor(len(tables)) as threads:
         list(threads.map(create, tables))
-    tables[0].create(schema, None)
+    tables[0].create(schema, [])
 
     assert tables[0].load().schema.names == ["sku", "units"]
 
@@ -325,21 +336,63 @@ def test_what_the_table_would_refuse_is_known_before(stream, spark):
     assert not list(there.unstorable(source_schema := there.data.schema)), source_schema
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
+BAD_ROWS = pytest.mark.parametrize(
+    ("bad", "reason"),
     [
-        ({"sku": "A", "units": 2}, "several rows with the key"),
-        ({"units": 2}, "key column sku is null in a row"),
+        ([{"sku": "A", "units": 2}, {"sku": "A", "units": 3}], "several rows with the"),
+        ([{"units": 2}], "key column sku is null in a row"),
     ],
+    ids=["twice", "null"],
 )
-def test_a_first_batch_that_cannot_be_merged_makes_no_table(code, stream, row, reason):
-    there = stream(row)
+
+
+@BAD_ROWS
+def test_a_first_batch_that_cannot_be_merged_makes_no_table(code, stream, bad, reason):
+    there = stream(*bad)
 
     with pytest.raises(StreamingQueryException, match=reason):
         there.query.awaitTermination(DEADLINE)
 
     assert code.errors.is_final(there.failure)
     assert not there.exists()
+
+
+@BAD_ROWS
+def test_a_later_batch_that_cannot_be_merged_changes_nothing(
+    code, stream, dataset, place, bad, reason
+):
+    finish(stream())
+
+    there = stream(*bad)
+
+    with pytest.raises(StreamingQueryException, match=reason):
+        there.query.awaitTermination(DEADLINE)
+    assert code.errors.is_final(there.failure)
+    assert rows(dataset(**place, streaming=False).load()) == ROWS
+
+
+def test_a_column_that_the_table_requires_is_known_before(stream, spark, lake_table):
+    table = lake_table()
+    name, kind = table.identifier, table.file_format
+    spark.sql(f"CREATE TABLE {name} (sku STRING, aisle STRING NOT NULL) USING {kind}")
+    schema = spark.createDataFrame([], "sku STRING").schema
+
+    (problem,) = table.problems(schema)
+
+    assert "wants a value for aisle (NOT NULL), and the rows have none" in problem
+
+
+def test_an_upsert_that_names_what_it_cannot_use_is_refused(code, tmp_path, spark):
+    given = {"file_format": "delta", "keys": ["sku"], "filepath": str(tmp_path / "t")}
+    upsert = code.datasets.UpsertDataset
+
+    with pytest.raises(DatasetError, match="filepath and table exclude each other"):
+        upsert(**given, table="t")
+    with pytest.raises(DatasetError, match="credentials do nothing for file_format"):
+        upsert(**given, credentials={"user": "me"})
+    divided = upsert(**given, create=True, partition_by="day")
+    (problem,) = divided.problems(spark.createDataFrame([], "sku STRING").schema)
+    assert "partition_by names day, and the rows have only sku" in problem
 
 
 def test_a_table_that_is_not_to_be_made_must_be_there(stream, spark):
@@ -397,12 +450,30 @@ def test_a_stream_cannot_follow_a_table_that_another_replaces_or_merges_into(
         found = topology(Pipeline(nodes), DataCatalog(entries))
         return " ".join(checks.before_nodes(spark, found))
 
+    said = "read: batches of sink change rows of this table"
     for sink in (batches, replaced):
-        assert "read: batches of sink change rows of this table" in said_of(sink)
-        assert not said_of(sink, streaming=False)
-        assert not said_of(sink, load_args={"skipChangeCommits": True})
-        assert said_of(sink, load_args={"skipChangeCommits": False})
-    assert not said_of(appended)
+        assert said in said_of(sink)
+        assert said not in said_of(sink, streaming=False)
+        assert said not in said_of(sink, load_args={"skipChangeCommits": True})
+        assert said in said_of(sink, load_args={"skipChangeCommits": False})
+    assert said not in said_of(appended)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_check_names_a_package_that_spark_yml_lacks(project, file_format):
+    settings = project.folder / "conf/base/spark.yml"
+    begin = f"\n  {file_format}: "
+    settings.write_text(
+        settings.read_text().replace(begin[:-1], f"\n  my_{begin[3:-1]}")
+    )
+    overlay(project, chained(file_format, "unknown"))
+
+    checked = project.kedro("streams", "check", "--pipelines=inventory")
+
+    said = " ".join((checked.stdout + checked.stderr).split())
+    assert checked.returncode == 1
+    assert f"file_format '{file_format}' is not known to Spark" in said
+    assert f"under packages, e.g. {file_format}: group:artifact" in said
 
 
 @pytest.mark.parametrize("file_format", FORMATS)

@@ -121,6 +121,8 @@ MIRROR = {**UNITS, "credentials": {"url": "jdbc:postgresql://127.0.0.2:5432/a"}}
 USUAL_PORT = {"url": "jdbc:postgresql://127.0.0.1/a?ssl=false"}
 MARIA = {"url": "jdbc:mariadb://127.0.0.1/a"}
 LAST = {"type": "spark.SparkDatasetV2", "filepath": "a/{batch_id}"}
+ANEW = {"save_args": {"mode": "overwrite"}}
+HIVE = {"database": "shop", "table": "stock"}
 JDBC = {"type": "spark.SparkJDBCDataset", "table": "a", "credentials": MARIA}
 
 
@@ -449,6 +451,27 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
                 ]
             },
             "/a are not known; add b: to credentials.yml of the environment",
+        ),
+        (
+            {
+                "datasets": [
+                    {"type": "pandas.CSVDataset", "filepath": "a/b={batch_id}.csv"},
+                    {"type": "pandas.JSONDataset", "filepath": "a/b={batch_id}.csv"},
+                ]
+            },
+            "/a/b={batch_id}.csv is there twice under datasets, and the second would",
+        ),
+        (
+            {
+                "datasets": [{**LAST, "filepath": "a", **ANEW}],
+                "save_args": {"checkpoint": "a/_checkpoint"},
+            },
+            "which every batch writes anew, so that it would be deleted; put it beside",
+        ),
+        (
+            {"datasets": [{"type": "spark.SparkHiveDataset", **HIVE}]},
+            "no write_mode, and then refuses to write where something is, so that the "
+            "second batch or a replay would fail; write write_mode: overwrite",
         ),
         (
             {"datasets": [TOTALS, TOTALS]},

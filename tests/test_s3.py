@@ -11,6 +11,7 @@ from conftest import Project, wait_until
 from object_store import BUCKET, SECRET, Proxy, object_store, stock_in
 from servers import free_port
 from test_runs import (
+    expected_averages,
     expected_deliveries,
     expected_stock,
     without_processing_time,
@@ -89,6 +90,8 @@ def test_a_bucket_gives_the_rows_that_files_give(project, store, place):
     assert stock_in(store, place) == expected_stock(project)
     deliveries = store.committed(f"{place}/02_intermediate/inventory")
     assert without_processing_time(deliveries) == expected_deliveries(project)
+    averages = store.committed(f"{place}/03_primary/sensor")
+    assert averages == expected_averages(project)
     (kept,) = store.parquet_rows(f"{place}/03_primary/lake/a/b/data")
     assert kept["value"] == "dock,#ERR,line dropped"
     status = project.kedro("streams", "status", S3)
@@ -182,6 +185,15 @@ def test_an_outage_in_the_middle_of_a_run_costs_no_row(project, store, place):
             "a batch",
         )
         assert run.process.poll() is None, run.text
+        begun = len(store.calls)
+        deliver(project, store, place, 1)
+        wait_until(
+            lambda: any(
+                kind == "PUT" and "int_new_inventory/offsets/" in path
+                for kind, path in store.calls[begun:]
+            ),
+            "the beginning of another batch",
+        )
         store.is_down = True
         back = time.monotonic() + OUTAGE
         try:
@@ -189,7 +201,6 @@ def test_an_outage_in_the_middle_of_a_run_costs_no_row(project, store, place):
             wait_until(lambda: time.monotonic() > back, "the end of the outage")
         finally:
             store.is_down = False
-        deliver(project, store, place, 1)
         twice = sorted(expected_deliveries(project) * 2)
         wait_until(
             lambda: (
@@ -199,6 +210,11 @@ def test_an_outage_in_the_middle_of_a_run_costs_no_row(project, store, place):
                 == twice
             ),
             "all deliveries",
+        )
+        for file in (project.folder / SAMPLES).glob("*.json"):
+            shutil.copy(file, file.with_name(f"more_{file.name}"))
+        wait_until(
+            lambda: stock_in(store, place) == expected_stock(project), "the stock"
         )
         assert run.stop() == 0, run.text
 

@@ -609,6 +609,16 @@ def test_reset_deletes_checkpoint_and_output_as_a_pair(project):
     assert_all_is_written(project)
 
 
+def test_reset_says_that_batches_are_numbered_anew(project):
+    project.edit("conf/base/catalog.yml", ("stock.csv", "stock/{batch_id}.csv"))
+    project.run("--pipelines=inventory")
+
+    shown = project.kedro("streams", "reset", "processed.stock", input="n\n").stdout
+
+    said = " ".join(shown.split())
+    assert "stays: empty that first, because batches are numbered anew" in said
+
+
 def test_reset_works_on_any_file_system_of_hadoop(project):
     """``file://`` is one: such places are asked for, and deleted, through Spark."""
     project.edit(

@@ -466,6 +466,12 @@ def problems(dataset, schema) -> str:
             "onnection refused",
         ),
         ({"keys": ["sku"], "order_by": "units"}, "(sku text UNIQUE, units int)", None),
+        (
+            {"keys": ["units"], "order_by": "sku"},
+            "(sku int, units int UNIQUE)",
+            "order_by names sku, which is text here and int in",
+        ),
+        ({"keys": ["units"], "order_by": "sku"}, "(sku text, units int UNIQUE)", None),
         ({}, "(sku uuid UNIQUE, units bigint)", None),
         ({}, "(sku text UNIQUE, units numeric, at timestamp DEFAULT now())", None),
         (
