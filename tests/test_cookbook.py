@@ -193,7 +193,7 @@ def stored(pristine, postgres, tmp_path_factory):
     new.write_text(json.dumps(row))
     text = project.run(pipelines)
     yield project, text
-    postgres.do("DROP TABLE IF EXISTS units, spark_batches")
+    postgres.do("DROP TABLE IF EXISTS units, spark_batches, deliveries_0, deliveries_1")
 
 
 @pytest.fixture
@@ -224,6 +224,11 @@ def test_a_function_and_a_row_writer_are_given_every_batch(stored, units):
             labels[name] = {k.decode(): found[k].decode() for k in found.keys()}
     assert set().union(*labels.values()) == units.keys()
     assert labels["0"]["ICE-01"] == "100", "the newest batch has a single partition"
+
+
+def test_batches_are_tables_of_a_database(stored, postgres):
+    assert postgres.rows("SELECT * FROM deliveries_1") == [("ICE-01", 100)]
+    assert postgres.rows("SELECT count(*) > 1 FROM deliveries_0") == [(True,)]
 
 
 def test_totals_are_in_postgresql(stored, postgres, units):
