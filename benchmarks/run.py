@@ -44,6 +44,7 @@ def main(chosen: list[str]) -> int:
         "messages": messages,
         "store": calls_to_a_store,
         "choices": choices_for_a_store,
+        "refusals": refusals_of_a_store,
         "sinks": one_read_many_sinks,
         "cluster": on_a_cluster,
     }
@@ -473,6 +474,32 @@ def choices_for_a_store(scratch: Path) -> list[dict]:
             calls_by_kind(measured[name]),
         )
         for name, what in CHOICES.items()
+    ]
+
+
+def refusals_of_a_store(scratch: Path) -> list[dict]:
+    """How long it takes to be told that a store is not what it should be."""
+    readings = make_readings(scratch / "tiny", files=1, rows=10)
+    project = new_project(scratch / "refusals", readings)
+    measured = measured_by("store.py", project, "refusals")
+    seconds = measured["seconds"]
+    details = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
+    slowest = max(seconds.values())
+    return [
+        result(
+            "seconds from Spark's start to the exit, when a store refuses: the slowest",
+            slowest,
+            "under 30",
+            slowest < 30,
+            details,
+        ),
+        result(
+            "megabytes of jars for conf/s3",
+            measured["megabytes"],
+            "reported",
+            True,
+            "without Google's and Azure's halves",
+        ),
     ]
 
 

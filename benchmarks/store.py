@@ -1,10 +1,11 @@
 """Calls to an object store, counted by a proxy in front of a real S3 server.
 
-Takes the folder of a generated project, and what to compare: ``sinks``, or ``choices``
-that conf/s3 makes for one. The last line it prints is JSON: for each what was called,
-how often for reading, during how many batches and seconds. A stream reads a file a batch
-and stores its rows. Nothing but what is counted differs, and all keep ten batches in
-their logs, so that deleting old ones, which belongs to every batch, begins early.
+Takes the folder of a generated project, and what to compare: ``sinks``, ``choices`` that
+conf/s3 makes for one, or ``refusals``. The last line it prints is JSON: for each what was
+called, how often for reading, during how many batches and seconds; of refusals, how many
+seconds each takes, and what is downloaded. A stream reads a file a batch and stores its
+rows. Nothing but what is counted differs, and all keep ten batches in their logs, so that
+deleting old ones, which belongs to every batch, begins early.
 """
 
 import json
@@ -12,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -87,7 +89,8 @@ CHOICES: dict[str, dict] = {
 
 def main(folder: Path, what: str) -> None:
     with object_store(folder) as proxy:
-        measured = {"sinks": sinks, "choices": choices}[what](folder, proxy)
+        parts = {"sinks": sinks, "choices": choices, "refusals": refusals}
+        measured = parts[what](folder, proxy)
     print(json.dumps(measured))
 
 
@@ -142,6 +145,56 @@ def choices(folder: Path, proxy: Proxy) -> dict:
     with ThreadPoolExecutor(2) as threads:
         counts = threads.map(counted, others)
         return measured | dict(zip(others, counts, strict=True))
+
+
+def refusals(folder: Path, proxy: Proxy) -> dict:
+    """Time what a store refuses, from the start of Spark to the end of the run."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        silent_at, nobody_at = (
+            f"http://127.0.0.1:{s.getsockname()[1]}" for s in (silent, nobody)
+        )
+        wrong: dict[str, dict] = {
+            "key": {"fs.s3a.secret.key": "another"},
+            "bucket": {},
+            "nobody": {"fs.s3a.endpoint": nobody_at},
+            "silent": {"fs.s3a.endpoint": silent_at},
+        }
+        seconds = {}
+        for name, credentials in wrong.items():
+            say(f"a store that refuses: {name}")
+            there = project(folder, name, proxy, {**STREAM, **FILES}, {})
+            write(there, "credentials", {"s3": {**proxy.credentials, **credentials}})
+            if name == "bucket":
+                write(
+                    there, "globals", {"bucket": "s3a://no", "checkpoints": "s3a://no"}
+                )
+            seconds[name] = seconds_to_the_end(there)
+    jars = folder / "jars"
+    command = [KEDRO, "streams", "jars", jars, "--env=s3"]
+    subprocess.run(command, cwd=there, check=True, stdout=subprocess.DEVNULL)
+    size = sum(jar.stat().st_size for jar in jars.iterdir()) / 1e6
+    return {"seconds": seconds, "megabytes": size}
+
+
+def seconds_to_the_end(there: Path) -> float:
+    """Run what is refused; return how long that takes once Spark is there."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [KEDRO, "run", "--env=s3", "--pipelines=copy"],
+        cwd=there,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout
+    text = ""
+    for line in process.stdout:
+        text += line
+        if re.search("Spark .* started", line):
+            began = time.monotonic()
+    assert process.wait() == 1 and "s3a://" in text, text
+    return time.monotonic() - began
 
 
 def defaults(proxy: Proxy) -> dict:
