@@ -207,5 +207,7 @@ def kubernetes() -> Iterator[Kubernetes]:
     """Listen for what Spark wants Kubernetes to create."""
     with Kubernetes() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+        try:
+            yield server
+        finally:
+            server.shutdown()

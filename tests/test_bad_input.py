@@ -226,6 +226,23 @@ MISTAKES = {
         },
         "processed.sensor and processed.stock have one filepath",
     ),
+    "batches written over the checkpoints of others": (
+        {
+            "processed.sensor": {
+                "type": "cold_store.extras.datasets.MicroBatchDataset",
+                "datasets": [
+                    {
+                        "type": "spark.SparkDatasetV2",
+                        "filepath": "data/04_checkpoint",
+                        "save_args": {"mode": "overwrite"},
+                    }
+                ],
+                "save_args": {"checkpoint": "data/05_checkpoint/processed_sensor"},
+            }
+        },
+        "processed.stock keeps {project}/data/04_checkpoint/processed_stock inside "
+        "{project}/data/04_checkpoint, which is processed.sensor's alone",
+    ),
     "invalid trigger": (
         averages_saved(trigger="10 parsecs"),
         "trigger '10 parsecs' is no interval; write an interval as a number and a unit",

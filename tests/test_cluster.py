@@ -405,12 +405,12 @@ def on_yarn(code, tmp_path_factory) -> Iterator[dict[str, str]]:
     jars = DOWNLOADS / "yarn"
     ours = ["hadoop-client-api", "hadoop-client-runtime"]
     with one_at_a_time():
-        if not jars.exists():
+        if not (jars / "complete").exists():
             try:
                 download(YARN, jars, [f"org.apache.hadoop:{name}" for name in ours])
             except code.errors.StreamsError as error:
-                shutil.rmtree(jars)
                 pytest.skip(f"YARN's jars cannot be had: {error}")
+            (jars / "complete").touch()
     with yarn(tmp_path_factory.mktemp("yarn"), jars) as conf:
         yield {
             **os.environ,
@@ -629,7 +629,17 @@ def test_the_environment_is_that_of_a_run(project, tmp_path):
         assert "--env=cluster" in words and "spark://127.0.0.1:7077" in words
 
 
-def test_executors_with_older_code_are_warned_of(project):
+def test_a_file_of_options_does_not_travel_to_a_driver_in_the_cluster(project):
+    configure(project, {"spark.submit.deployMode": "cluster"})
+    (project.folder / "run.yml").write_text("run:\n  env: cluster\n")
+
+    result = submit(project, "--master=yarn", "--dry-run", "--config=run.yml")
+
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode == 1 and "write what is in it as options" in said
+
+
+def test_older_code_in_the_environment_that_travels_is_warned_of(project):
     configure(
         project,
         {
@@ -846,6 +856,11 @@ def test_a_value_that_cannot_be_found_is_a_sentence(project, written, advice):
             "a standalone cluster does not offer to Python",
         ),
         ({"spark.submit.deployMode": "cluster"}, "yarn", "type kedro package"),
+        (
+            {"spark.kubernetes.container.image": "cold-store"},
+            "k8s://https://127.0.0.1:PORTS",
+            "does not answer (invalid literal",
+        ),
         (
             {"spark.archives": "dist/environmnt.tar.gz#environment"},
             "local[1]",

@@ -382,6 +382,17 @@ def test_a_column_that_the_table_requires_is_known_before(stream, spark, lake_ta
     assert "wants a value for aisle (NOT NULL), and the rows have none" in problem
 
 
+@pytest.mark.parametrize("place", ["delta table"], indirect=True)
+def test_a_column_that_delta_computes_need_not_be_there(spark, lake_table):
+    table = lake_table()
+    spark.sql(
+        f"CREATE TABLE {table.identifier} (at TIMESTAMP, "
+        "day DATE NOT NULL GENERATED ALWAYS AS (CAST(at AS DATE))) USING delta"
+    )
+
+    assert not list(table.problems(spark.createDataFrame([], "at TIMESTAMP").schema))
+
+
 def test_an_upsert_that_names_what_it_cannot_use_is_refused(code, tmp_path, spark):
     given = {"file_format": "delta", "keys": ["sku"], "filepath": str(tmp_path / "t")}
     upsert = code.datasets.UpsertDataset

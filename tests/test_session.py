@@ -71,6 +71,8 @@ def test_a_master_of_spark_is_none_of_our_business(code, master):
 def test_a_yarn_of_which_nobody_says_where_it_is_is_a_sentence(
     code, monkeypatch, tmp_path
 ):
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     with pytest.raises(code.errors.StreamsError, match="set HADOOP_CONF_DIR to the"):
         code.session.refuse_unreachable("yarn")
@@ -79,10 +81,17 @@ def test_a_yarn_of_which_nobody_says_where_it_is_is_a_sentence(
     code.session.refuse_unreachable("yarn")
 
 
-def test_what_sparks_own_file_decides_is_known(code, monkeypatch, tmp_path):
-    assert code.session.spark_defaults() == set(), "pyspark has no such file"
+def test_a_master_that_spark_submit_has_accepted_is_one(code, monkeypatch):
+    """EMR Serverless, for example, has one that nobody else knows."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
 
+    code.session.refuse_unreachable("custom:emr-serverless")
+
+
+def test_what_sparks_own_file_decides_is_known(code, monkeypatch, tmp_path):
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert code.session.spark_defaults() == set(), "there is no such file"
+
     text = "# spark.a 1\nspark.b  2\n spark.c=3\nspark.d: 4\n"
     (tmp_path / "spark-defaults.conf").write_text(text)
     assert code.session.spark_defaults() == {"spark.b", "spark.c", "spark.d"}

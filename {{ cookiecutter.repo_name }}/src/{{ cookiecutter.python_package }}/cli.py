@@ -174,9 +174,10 @@ def submit(
         click.echo(shlex.join(command))
         return
     refuse_unreachable(command[command.index("--master") + 1])
-    # As kedro run does: the project need not be installed where it is.
-    paths = [str(project_path() / "src"), os.environ.get("PYTHONPATH")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    if command[command.index("--deploy-mode") + 1] == "client":
+        # As kedro run does: the project need not be installed where it is.
+        paths = [str(project_path() / "src"), os.environ.get("PYTHONPATH")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.execv(command[0], command)  # signals then reach Spark, which tells the run
 
 

@@ -128,8 +128,11 @@ class DatasetWriter:
 
     @property
     def overwritten(self) -> str | None:
-        """The file or folder that a batch writes anew; None where it adds or updates."""
-        if isinstance(self.dataset, UpsertDataset) or _mode(self._config) in APPENDING:
+        """The file or folder that a batch deletes and writes anew; tables keep theirs."""
+        is_delta = self._config.get("file_format") == "delta"
+        is_delta |= type(self.dataset).__name__ == "DeltaTableDataset"
+        is_table = is_delta or isinstance(self.dataset, UpsertDataset)
+        if is_table or _mode(self._config) in APPENDING:
             return None
         return next(
             (str(self._config[key]) for key in PATHS & self._config.keys()), None

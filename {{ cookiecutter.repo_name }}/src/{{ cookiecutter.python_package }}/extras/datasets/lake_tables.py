@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from kedro.io import DatasetError
 from pyspark.errors import AnalysisException
@@ -26,6 +27,7 @@ CARELESS = (
     "readChangeFeed",
     "streaming-skip-overwrite-snapshots",
 )
+COMPUTED = {"generatedColumns", "identityColumns", "allowColumnDefaults"}  # of Delta
 COMMIT = re.compile(r"\d{20}\.(json|checkpoint)")  # in the log of Delta
 
 # What makes Delta note a batch in the transaction that writes it, and refuse it later.
@@ -124,7 +126,8 @@ class LakeTable:
             )
         named = set(map(same, schema.names))
         required = {name for name, field in there.items() if not field.nullable}
-        if needed := sorted(required - named):
+        needed = sorted(required - named)
+        if needed and not self._computes_columns:
             yield (
                 f"{self.place} wants a value for {', '.join(needed)} (NOT NULL), and the "
                 "rows have none; add the column in the node, or let the table do without "
@@ -134,6 +137,14 @@ class LakeTable:
             kind = there.get(same(field.name), field).dataType
             if not is_lossless(field.dataType, kind):
                 yield f"{self.place}: {misfit(field, kind)}"
+
+    @property
+    def _computes_columns(self) -> bool:
+        """Whether Delta may fill columns that the rows do not have."""
+        if self.file_format != "delta":
+            return False
+        detail: Any = self._spark.sql(f"DESCRIBE DETAIL {self.identifier}").first()
+        return bool(COMPUTED & set(detail.tableFeatures or ()))
 
     def load(self) -> DataFrame:
         """Read the table as it is now."""

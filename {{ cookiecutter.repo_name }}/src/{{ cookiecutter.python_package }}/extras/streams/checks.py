@@ -212,10 +212,11 @@ def _written_folders(stream: StreamSink) -> list[str | None]:
 
 
 def nested_places(streams: Streams) -> Iterator[str]:
-    """Find folders of a stream inside those of another, which a reset would delete."""
+    """Find folders of a stream inside others, which a reset or a batch would delete."""
     places = [(n, p) for n, s in streams.items() for p in (s.checkpoint, s.output) if p]
+    deleted = places + [(n, p) for n, s in streams.items() for p in s.overwritten]
     for name, place in places:
-        for other, around in places:
+        for other, around in deleted:
             if name != other and place.startswith(f"{around}/"):
                 yield (
                     f"{name} keeps {place} inside {around}, which is {other}'s alone; "

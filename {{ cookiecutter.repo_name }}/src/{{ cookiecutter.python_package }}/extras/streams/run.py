@@ -122,9 +122,10 @@ class StreamsRun:
 
     def _await_dead_drivers(self) -> None:
         """Wait for what a driver that was killed holds: nobody is there to try again."""
-        for stream in self.streams.values():
-            if stream.checkpoint:
-                locks.await_death(stream.checkpoint, lambda: self._stop.count)
+        for checkpoint in [s.checkpoint for s in self.streams.values() if s.checkpoint]:
+            locks.await_death(checkpoint, lambda: self._stop.count)
+            if locks.holder(checkpoint):
+                break  # it lives, and so it has the others, too
         self.end_if_asked()
 
     def _make_folders_between_streams(self) -> None:

@@ -14,7 +14,6 @@ from io import StringIO
 from pathlib import Path
 from threading import RLock
 from typing import Any
-from urllib.parse import urlsplit
 from urllib.request import getproxies
 from xml.etree import ElementTree
 
@@ -67,6 +66,7 @@ AT_LAUNCH = re.compile(
     r"|kerberos\.(keytab|principal)|driver\.(?!host|bindAddress|port))"
 )
 MASTER = re.compile(r"local($|\[|-cluster\[)|(spark|k8s)://|yarn$")
+KUBERNETES = re.compile(r"k8s://(?:(https?)://)?(\[.*\]|[^:/]+)(?::([^/]*))?")
 EVENT_LOG = "spark.eventLog.dir"
 HADOOP = "3.4.1"  # of Spark 4.0, where its own is not to be found
 REACHED = 10.0  # seconds that a cluster may take to answer
@@ -552,21 +552,26 @@ def _with_event_log(settings: dict[str, Any]) -> dict[str, Any]:
 def refuse_unreachable(master: str | None) -> None:
     """Ask a cluster for an answer; Spark would ask for a minute, or end in a log."""
     master = master or ""
-    if master:
-        refuse_unknown_master(master)
-    if master == "yarn" and not was_submitted():
-        _refuse_unconfigured_yarn()
-    if master.startswith("k8s://") and not was_submitted() and not getproxies():
-        url = master.removeprefix("k8s://")
-        parts = urlsplit(url if "://" in url else f"https://{url}")
-        usual = 80 if parts.scheme == "http" else 443
-        _reach(master, [(str(parts.hostname), str(parts.port or usual))])
+    if master and not was_submitted():  # vendors have masters that only they know
+        _refuse_lost_master(master)
     if master.startswith("spark://"):
         addresses = master.removeprefix("spark://").split(",")
         places = [a.rpartition(":")[::2] for a in addresses]
         host, port = _reach(master, [(h.strip("[]"), p) for h, p in places])
         if version := _version_on_page_of(host, port):
             _refuse_other_version(version, f"at {master}")
+
+
+def _refuse_lost_master(master: str) -> None:
+    """Refuse what nobody listens to, where Java would end before it can say so."""
+    refuse_unknown_master(master)
+    if master == "yarn":
+        _refuse_unconfigured_yarn()
+    is_direct = not getproxies().keys() & {"http", "https", "all"}
+    if is_direct and (found := KUBERNETES.match(master)):
+        scheme, host, port = found.groups()
+        usual = "80" if scheme == "http" else "443"
+        _reach(master, [(host.strip("[]"), port or usual)])
 
 
 def _reach(master: str, places: list[tuple[str, str]]) -> tuple[str, str]:

@@ -1,6 +1,5 @@
 """The command line that hands a run to a cluster, out of ``spark.yml``."""
 
-import logging
 import os
 import re
 import shutil
@@ -10,12 +9,12 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+import click
+
 from . import session
 from .errors import SECRET, SECRET_VALUE, USER_IN_URL, StreamsError, without_user
 from .files import is_remote, on_disk
 from .jars import download, name_of, sparks_own
-
-logger = logging.getLogger(__name__)
 
 PACKAGE = __name__.partition(".")[0]
 ENTRY = "deploy/run.py"  # what spark-submit runs
@@ -60,7 +59,7 @@ def submit_command(
     settings = session.settings_for(*formats)
     settings["spark.master"] = master or settings.get("spark.master", "local[*]")
     settings.setdefault("spark.submit.deployMode", "client")
-    _refuse_impossible(settings, conf_source)
+    _refuse_impossible(settings, conf_source, run_options)
     _warn_of_older_code(settings)
     settings.update(_pythons(settings))
     defaults = session.spark_defaults()  # which go before what a run sets later
@@ -178,17 +177,20 @@ def _runs_in_image(settings: dict[str, Any]) -> bool:
     return in_cluster and settings["spark.master"].startswith("k8s://")
 
 
-def _refuse_impossible(settings: dict[str, Any], conf_source: str | None) -> None:
+def _refuse_impossible(
+    settings: dict[str, Any], conf_source: str | None, options: tuple[str, ...]
+) -> None:
     mode, master = settings["spark.submit.deployMode"], settings["spark.master"]
     session.refuse_unknown_master(master)
     is_kubernetes = master.startswith("k8s://")
-    if is_kubernetes and not any(k.endswith(IMAGE) for k in settings):
+    known = settings.keys() | session.spark_defaults()
+    if is_kubernetes and not any(k.endswith(IMAGE) for k in known):
         raise StreamsError(
             f"spark.kubernetes.{IMAGE} is not in spark.yml, and Kubernetes runs nothing "
             "without an image; add it, see docs/deploy.md"
         )
     archives = _archives(settings)
-    if _runs_in_image(settings) and archives and UPLOAD not in settings:
+    if _runs_in_image(settings) and archives and UPLOAD not in known:
         raise StreamsError(
             f"spark.archives in spark.yml names {session.shown(archives[0])}, and a driver "
             "in a pod does not see this machine; the image has all it needs: remove "
@@ -204,6 +206,11 @@ def _refuse_impossible(settings: dict[str, Any], conf_source: str | None) -> Non
         raise StreamsError(
             "spark.submit.deployMode is cluster, which a standalone cluster does not "
             "offer to Python; remove it, and submit from a machine that stays on"
+        )
+    if mode == "cluster" and any(re.match("(--config|-c)(=|$)", o) for o in options):
+        raise StreamsError(
+            "--config names a file of this machine, which a driver in the cluster does "
+            "not see; write what is in it as options"
         )
     if mode == "cluster" and conf_source:
         raise StreamsError(
@@ -227,11 +234,12 @@ def _warn_of_older_code(settings: dict[str, Any]) -> None:
         ours = Path(file) if folder and workers.startswith(f"./{folder}/") else None
         code = (session.project_path() / "src").rglob("*.py")
         if ours and ours.is_file() and _newest(code) > ours.stat().st_mtime:
-            logger.warning(
-                "%s is older than what is in src/, so that executors run older code "
-                "than the driver; make it anew, see docs/deploy.md",
-                session.shown(file),
+            warning = (
+                f"warning: {session.shown(file)} is older than what is in src/, so that "
+                "the cluster runs older code than is here; make it anew, see "
+                "docs/deploy.md"
             )
+            click.secho(warning, fg="yellow", err=True)
 
 
 def _refuse_secrets(decided: dict[str, str]) -> None:
