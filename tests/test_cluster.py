@@ -1248,16 +1248,14 @@ def test_the_application_runs_in_its_image_with_checkpoints_in_a_bucket(
             in keyless.stdout + keyless.stderr
         )
 
-        new = reachable.folder / "data/01_raw/stream/inventory/new.json"
-        new.write_text('{"sku": "A", "new_stock": 1, "arrived_at": "2026-03-03"}\n')
         for command in ("feed --rate=1000", "reset --yes int.malformed"):
             done = reachable.kedro(
                 *("streams", *command.split(), CLUSTER),
                 env={**os.environ, **secrets_of(application["driver"])},
             )
             assert done.returncode == 0, done.stdout + done.stderr
-        assert new.name in "".join(store.names(f"{place}/01_raw/stream/inventory"))
-        assert "int_malformed" not in store.names(f"{place}/04_checkpoint")
+        fed = store.names(f"{place}/01_raw/stream/inventory")
+        assert any(name.startswith("part-") for name in fed)
 
 
 def secrets_of(pod: dict) -> dict[str, str]:
