@@ -16,7 +16,7 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JError
 from servers import free_port
-from shell import wait_until
+from shell import fetch, wait_until
 
 OURS = Path(pyspark.__file__).parent
 DEPLOY = "org.apache.spark.deploy"
@@ -84,6 +84,11 @@ class Cluster:
                 self._processes.remove(worker)
                 return
         raise AssertionError("no worker has that task")
+
+    def applications(self) -> int:
+        """How many runs the master has seen."""
+        page = json.loads(fetch(f"http://127.0.0.1:{self.page}/json/"))
+        return len(page["activeapps"]) + len(page["completedapps"])
 
     def stop(self) -> None:
         for process in reversed(self._processes):

@@ -226,6 +226,23 @@ MISTAKES = {
         },
         "processed.sensor and processed.stock have one filepath",
     ),
+    "batches written over all those of another stream": (
+        {
+            "processed.sensor": {
+                "type": "cold_store.extras.datasets.MicroBatchDataset",
+                "datasets": [
+                    {
+                        "type": "spark.SparkDatasetV2",
+                        "filepath": "data/03_primary",
+                        "save_args": {"mode": "overwrite"},
+                    }
+                ],
+                "save_args": {"checkpoint": "data/04_checkpoint/processed_sensor"},
+            }
+        },
+        "processed.stock keeps {project}/data/03_primary/stock.csv inside "
+        "{project}/data/03_primary, which is processed.sensor's alone",
+    ),
     "batches written over the checkpoints of others": (
         {
             "processed.sensor": {

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import jsonschema
 import pyspark
 import pytest
 import yaml
@@ -193,10 +194,18 @@ def hold_deliveries(project: Project, gate: Gate) -> None:
     )
 
 
+def committed(project: Project, folder: str) -> list[str]:
+    """Return the rows of the files that a stream has committed; a kill leaves others."""
+    files = committed_files(project.folder / "data" / folder)
+    return sorted(row for f in files for row in Path(f).read_text().splitlines()[1:])
+
+
 def deliveries_of(project: Project) -> list[str]:
-    files = committed_files(project.folder / "data/02_intermediate/inventory")
-    lines = [line for f in files for line in Path(f).read_text().splitlines()[1:]]
-    return without_processing_time(lines)
+    return without_processing_time(committed(project, "02_intermediate/inventory"))
+
+
+def averages_of(project: Project) -> list[str]:
+    return committed(project, "03_primary/sensor")
 
 
 def stock_of(project: Project, spark) -> list[str]:
@@ -222,55 +231,84 @@ def send(project: Project, number: int) -> None:
 def test_a_packaged_project_gives_on_a_cluster_the_rows_that_it_gives_here(
     clustered, cluster, artifacts, spark, tmp_path
 ):
-    """Somewhere with nothing but the wheel, the configuration and the entry script.
+    """By the command of the docs, where nothing else is than they say.
 
     As in a container of YARN's, Python does not know where Spark is.
     """
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    shutil.copytree(clustered.folder / "deploy", elsewhere / "deploy")
     ok(*clustered.command("package"), cwd=clustered.folder)
-    archive = shutil.copy(
-        clustered.folder / "dist/conf-cold_store.tar.gz", elsewhere / "conf.tar.gz"
-    )
-    shutil.copy(clustered.folder / "deploy/run.py", elsewhere)
-    printed = submit(clustered, "--dry-run").stdout.strip()
-    options = shlex.split(printed)[1:]
-    options = options[: options.index(str(clustered.folder / "deploy/run.py"))]
-    python = elsewhere / "python"
+    (elsewhere / "dist").mkdir()
+    for made in ("conf-cold_store.tar.gz", "environment.tar.gz"):
+        folder = clustered.folder / "dist" if made.startswith("conf") else artifacts
+        (elsewhere / "dist" / made).symlink_to(folder / made)
+    python = elsewhere / "python3"
     wheels = artifacts / "environment/bin/python"
     python.write_text(f'#!/bin/sh\nunset SPARK_HOME\nexec {wheels} "$@"\n')
     python.chmod(0o755)
-    options = [o.replace(str(clustered.python), str(python)) for o in options]
+    docs = (clustered.folder / "docs/deploy.md").read_text()
+    command = re.search(
+        r"^pip install dist.*\n(spark-submit (?:.*\\\n)*.*)", docs, re.M
+    )[1]
+    for written, here in (
+        ("spark://host:7077", cluster.master),
+        (",org.apache.hadoop:hadoop-aws:3.4.1", ""),  # for a bucket, which is not here
+    ):
+        assert written in command
+        command = command.replace(written, here)
+    before = cluster.applications()
 
     output = ok(
-        *(BIN / "spark-submit", *options, "run.py", CLUSTER, BOUNDED),
-        f"--conf-source={archive}",
+        *("bash", "-ec", f"{command} {BOUNDED}"),
         cwd=elsewhere,
+        env={
+            **os.environ,
+            "PATH": f"{elsewhere}:{BIN}:{os.environ['PATH']}",
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        },
     )
 
+    assert cluster.applications() == before + 1
     assert deliveries_of(clustered) == expected_deliveries(clustered)
     assert stock_of(clustered, spark) == expected_stock(clustered)
-    assert clustered.lines(SENSOR) == expected_averages(clustered)
+    assert averages_of(clustered) == expected_averages(clustered)
     assert "processed.sensor: ended, last committed batch" in output
 
 
 def test_a_worker_that_dies_costs_no_row_and_sigterm_finishes_the_batch(
-    clustered, cluster, gate, spark
+    clustered, cluster, gate, spark, tmp_path
 ):
+    """With it goes the state that its executor had: of units, of windows, of readings."""
     hold_deliveries(clustered, gate)
-    stream = "int_new_inventory"
-    with live(clustered, "--pipelines=inventory") as run:
+    stream, readings = (
+        "int_new_inventory",
+        clustered.folder / "data/01_raw/stream/sensor",
+    )
+    later = [readings / f"readings_0{number}.csv" for number in (3, 4)]
+    for file in later:
+        file.rename(tmp_path / file.name)
+    gate.open()
+    with live(clustered, "--pipelines=inventory,sensor") as run:
+        run.says("processed.stock: batch")
+        wait_until(lambda: clustered.commits("processed_sensor") > 1, "two batches")
+        gate.close()
+        send(clustered, 0)
         wait_until(lambda: gate.is_reached, "a batch on the executors")
+        assert 0 <= clustered.newest(stream) < clustered.newest(stream, "offsets")
         cluster.kill_worker_of(gate.process)
-        assert clustered.newest(stream) < clustered.newest(stream, "offsets")
         cluster.add_worker("worker-again")
         gate.open()
-        for number in range(10):
+        for number in range(1, 10):
             send(clustered, number)
-        run.says("processed.stock: batch")
+        for file in later:
+            (tmp_path / file.name).rename(file)
         wait_until(
             lambda: stock_of(clustered, spark) == expected_stock(clustered),
             "all deliveries in stock",
+        )
+        wait_until(
+            lambda: averages_of(clustered) == expected_averages(clustered),
+            "all windows that are closed",
         )
         gate.close()
         send(clustered, 10)
@@ -282,6 +320,7 @@ def test_a_worker_that_dies_costs_no_row_and_sigterm_finishes_the_batch(
 
     assert code == 0, run.text
     assert deliveries_of(clustered) == expected_deliveries(clustered)
+    assert averages_of(clustered) == expected_averages(clustered)
     assert clustered.newest(stream) == clustered.newest(stream, "offsets")
     assert "int.new_inventory: ended, last committed batch" in run.text
 
@@ -298,8 +337,7 @@ def test_a_driver_that_is_killed_in_a_batch_goes_on_where_it_was(
         for number in range(5):
             send(clustered, number)
         wait_until(lambda: gate.is_reached, "a batch on the executors")
-        committed = clustered.newest(stream)
-        assert 0 <= committed < clustered.newest(stream, "offsets")
+        assert 0 <= clustered.newest(stream) < clustered.newest(stream, "offsets")
         run.kill()
 
     gate.open()
@@ -332,7 +370,9 @@ def test_sigterm_to_python_finishes_a_batch_that_code_of_the_wheel_writes(
 
     assert code == 0, run.text
     assert clustered.newest(stream) >= running
-    assert (gate.folder / f"batch-{running}").read_text().split()
+    written = (gate.folder / f"batch-{running}").read_text().split()
+    averages = expected_averages(clustered)
+    assert written and {*written} <= {row.partition(",")[0] for row in averages}
 
 
 def test_executors_stage_what_is_merged_into_postgresql(clustered, postgres):
@@ -804,7 +844,7 @@ def test_a_place_that_nobody_names_is_a_sentence(project, missing, where):
         ("${oc.env:DATA}", "environment variables are for credentials.yml alone"),
         (
             "${runtime_params:data}",
-            "give it with --params, or a default behind a comma",
+            "write a default behind a comma, ${runtime_params:x, y}",
         ),
     ],
 )
@@ -1078,11 +1118,15 @@ def test_a_cluster_of_another_spark_that_shows_no_page_is_refused(
     assert "spark.master.ui.port" in said
 
 
-def test_a_wheel_without_configuration_says_what_is_missing(project, tmp_path):
+def test_a_wheel_without_configuration_says_what_is_missing(
+    project, artifacts, tmp_path
+):
+    python = f"spark.pyspark.driver.python={artifacts}/environment/bin/python"
+
     result = sh(
-        *(project.python, "-m", "cold_store"),
+        *(BIN / "spark-submit", "--master=local[1]", "--conf", python),
+        project.folder / "deploy/run.py",
         cwd=tmp_path,
-        env=with_the_project_installed(project),
     )
 
     said = " ".join((result.stdout + result.stderr).split())
@@ -1272,8 +1316,16 @@ def test_the_dockerfile_is_clean(generated):
     ok(BIN / "hadolint", "--ignore=DL3013", generated.folder / "deploy/Dockerfile")
 
 
+def test_nothing_but_what_the_image_copies_is_sent_to_docker(project):
+    lines = (project.folder / "deploy/Dockerfile.dockerignore").read_text().splitlines()
+    everything, *allowed = [line for line in lines if not line.startswith("#")]
+    copied = re.findall(r"^COPY (\S+) ", dockerfile(project), re.MULTILINE)
+
+    assert everything == "*"
+    assert sorted(allowed) == sorted(f"!{source.rstrip('/')}" for source in copied)
+
+
 def test_the_application_fits_the_operators_schema(generated):
-    jsonschema = pytest.importorskip("jsonschema")
     go = shutil.which("go")
     if not go:
         pytest.skip("the operator's schema is a Go module, and there is no go here")
@@ -1320,7 +1372,8 @@ def test_the_application_drains_restarts_and_names_no_secret(generated):
     port = driver["annotations"]["prometheus.io/port"]
     assert int(port) == yaml.safe_load(settings)["spark.ui.port"]
     for part in (driver, spec["executor"]):
-        assert all("secretKeyRef" in env["valueFrom"] for env in part["env"])
+        named = {env["name"]: env["valueFrom"]["secretKeyRef"] for env in part["env"]}
+        assert named.keys() == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 
 
 def strict(schema):

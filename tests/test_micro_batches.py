@@ -189,7 +189,8 @@ def test_each_dataset_gets_the_frame_that_its_save_takes(
 def test_a_batch_that_comes_again_overwrites_itself_alone(batches, source, tmp_path):
     """The commit of the last batch is gone, as after a crash before it."""
     where = {"filepath": str(tmp_path / "batch_id={batch_id}" / "rows.csv")}
-    there = batches({"type": "pandas.CSVDataset", **where})
+    named = {"save_args": {"index": True, "index_label": "row of {batch_id}"}}
+    there = batches({"type": "pandas.CSVDataset", **where, **named})
     there.save(source.load())
     finish(there)
     for sku in ("C", "D"):
@@ -203,8 +204,10 @@ def test_a_batch_that_comes_again_overwrites_itself_alone(batches, source, tmp_p
     finish(there)
 
     files = sorted(tmp_path.glob("batch_id=*/rows.csv"))
-    rows = [f.read_text().splitlines()[1:] for f in files]
-    assert rows == [["A,3", "B,5"], ["C,1"], ["D,1"]]
+    found = [f.read_text().splitlines() for f in files]
+    begin = [f"row of {number},sku,units" for number in range(3)]
+    assert [heading for heading, *_ in found] == begin
+    assert [rows for _, *rows in found] == [["0,A,3", "1,B,5"], ["0,C,1"], ["0,D,1"]]
 
 
 def test_what_is_stored_by_batch_cannot_be_loaded_as_one(batches, tmp_path):
@@ -467,6 +470,15 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
                 "save_args": {"checkpoint": "a/_checkpoint"},
             },
             "which every batch writes anew, so that it would be deleted; put it beside",
+        ),
+        (
+            {
+                "datasets": [
+                    {**LAST, "filepath": "a", **ANEW},
+                    {"type": "pandas.CSVDataset", "filepath": "a/b={batch_id}.csv"},
+                ]
+            },
+            "/a, which every batch writes anew, so that it would be deleted; give each",
         ),
         (
             {"datasets": [{"type": "spark.SparkHiveDataset", **HIVE}]},

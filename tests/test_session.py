@@ -48,6 +48,8 @@ def test_looking_at_files_needs_no_cluster(code, settings):
     kept = {"spark.hadoop.fs.defaultFS": "hdfs://h"}
     dropped = {"spark.archives": "env.tar.gz", "spark.driver.host": "10.0.0.7"}
     dropped |= {"spark.task.cpus": 2, "spark.executor.cores": 2}
+    dropped |= {"spark.submit.deployMode": "cluster"}
+    dropped |= {"spark.driver.extraJavaOptions": "-javaagent:/opt/of/the/image.jar"}
     jars = {"spark.jars": "a.jar,local:///opt/drivers/own.jar"}
     settings({"spark.master": "spark://h:7077", **dropped, **kept, **jars})
 
@@ -166,6 +168,8 @@ def test_no_secret_gets_onto_the_command_line(submitting, settings, key, value):
         ("spark.kubernetes.authenticate.submission.oauthTokenFile", "/run/token"),
         ("spark.kerberos.keytab", "/etc/streams.keytab"),
         ("spark.kerberos.renewal.credentials", "ccache"),
+        ("spark.driver.aws.credentials.provider", "Roles"),
+        ("spark.yarn.security.credentials.hive.enabled", "false"),
         ("spark.hadoop.yarn.timeline-service.enabled", "false"),
         ("spark.pyspark.driver.python", "/usr/bin/python3"),
         ("spark.jars.packages", "com.amazonaws.secretsmanager:secretsmanager-jdbc:2.0"),

@@ -1,5 +1,6 @@
 """Start Spark when a run needs it; supervise the streams a run describes."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ class SparkHooks:
     def after_context_created(self, context: KedroContext) -> None:
         """Remember the settings; no Java process starts here."""
         _refuse_unknown_environment(context)
-        _refuse_unresolved(context)
-        settings = context.config_loader["spark"]
+        settings = _resolved(context, "spark")
+        with suppress(MissingConfigException):  # Kedro says so, where it is needed
+            _resolved(context, "catalog")  # which Kedro does in pages
         secrets = _secrets(context, settings)
         session.configure(settings, context.project_path, secrets, context.env)
 
@@ -114,19 +116,16 @@ def _refuse_unknown_environment(context: KedroContext) -> None:
         )
 
 
-def _refuse_unresolved(context: KedroContext) -> None:
-    """Say which value nobody gives, before Kedro does so in pages."""
-    for kind in ("spark", "catalog"):
-        try:
-            context.config_loader[kind]
-        except InterpolationResolutionError as error:
-            reason = str(error).split("\n")[0].removesuffix(".")
-            raise StreamsError(
-                f"{reason}; {kind}.yml asks for it at {error.full_key}: "
-                f"{_where_to_give_it(reason)}"
-            ) from error
-        except MissingConfigException:
-            continue  # Kedro says so, where it is needed
+def _resolved(context: KedroContext, kind: str) -> dict[str, Any]:
+    """Return a part of the configuration, or say which of its values nobody gives."""
+    try:
+        return context.config_loader[kind]
+    except InterpolationResolutionError as error:
+        reason = str(error).split("\n")[0].removesuffix(".")
+        raise StreamsError(
+            f"{reason}; {kind}.yml asks for it at {error.full_key}: "
+            f"{_where_to_give_it(reason)}"
+        ) from error
 
 
 def _where_to_give_it(reason: str) -> str:
@@ -135,7 +134,8 @@ def _where_to_give_it(reason: str) -> str:
         return "write it into globals.yml of the environment"
     if reason.startswith("Runtime parameter"):
         return (
-            "give it with --params, or a default behind a comma: ${runtime_params:x, y}"
+            "write a default behind a comma, ${runtime_params:x, y}, or give it with "
+            "--params to kedro run and kedro streams submit"
         )
     return (
         "correct it there; ${globals:x} is a value of globals.yml, ${runtime_params:x} one "

@@ -128,15 +128,25 @@ class DatasetWriter:
 
     @property
     def overwritten(self) -> str | None:
-        """The file or folder that a batch deletes and writes anew; tables keep theirs."""
+        """The file or folder that a batch deletes and writes anew, as far as we know.
+
+        Tables and partitions keep what is theirs, and so may datasets of the user's own.
+        """
+        is_kedros = type(self.dataset).__module__.startswith("kedro_datasets.")
         is_delta = self._config.get("file_format") == "delta"
         is_delta |= type(self.dataset).__name__ == "DeltaTableDataset"
-        is_table = is_delta or isinstance(self.dataset, UpsertDataset)
-        if is_table or _mode(self._config) in APPENDING:
+        keeps = is_delta or self._is_divided
+        if not is_kedros or keeps or _mode(self._config) in APPENDING:
             return None
         return next(
             (str(self._config[key]) for key in PATHS & self._config.keys()), None
         )
+
+    @property
+    def _is_divided(self) -> bool:
+        """Whether a batch may replace some partitions, and keep the others."""
+        named = {key.lower() for key in self._config.get("save_args") or {}}
+        return "partitionby" in named
 
     @property
     def _is_sparks(self) -> bool:

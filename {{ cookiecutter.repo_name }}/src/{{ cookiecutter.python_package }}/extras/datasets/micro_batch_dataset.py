@@ -1,6 +1,5 @@
 """Any Kedro dataset, or code of the user's, as the sink of a stream."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,11 +119,17 @@ class MicroBatchDataset(StreamSink):
 
     def _refuse_lost_writes(self) -> None:
         """Refuse places that a batch would write twice, or delete the checkpoint in."""
-        for place, count in Counter(self.overwritten).items():
-            if count > 1:
+        for number, place in enumerate(self.overwritten):
+            others = self.overwritten[:number] + self.overwritten[number + 1 :]
+            if place in others:
                 raise DatasetError(
                     f"{place} is there twice under datasets, and the second would write "
                     "over the first; give each a filepath of its own"
+                )
+            if inside := [p for p in others if p.startswith(f"{place}/")]:
+                raise DatasetError(
+                    f"{inside[0]} is inside {place}, which every batch writes anew, so "
+                    "that it would be deleted; give each a folder beside the other"
                 )
             if f"{self.checkpoint}/".startswith(f"{place}/"):
                 raise DatasetError(

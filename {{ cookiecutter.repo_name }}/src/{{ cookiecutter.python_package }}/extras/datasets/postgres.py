@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     DecimalType,
     IntegralType,
     MapType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -141,10 +142,12 @@ class PostgresTable:
                 yield f"{self.place}: {misfit(field, kind)}"
             is_order = field.name == self._merge.order_by
             if is_order and _is_ordered_otherwise(field, kind):
+                is_number = isinstance(kind, NumericType)
+                why = "9 comes after 10" if is_number else "the order may be another"
                 yield (
                     f"order_by names {field.name}, which is text here and "
-                    f"{kind.simpleString()} in {self.place}: as text, 9 comes after 10; "
-                    f"cast it in the node, e.g. .cast('{kind.simpleString()}')"
+                    f"{kind.simpleString()} in {self.place}: as text, {why}; cast it in "
+                    f"the node, e.g. .cast('{kind.simpleString()}')"
                 )
 
     def _absent(self) -> str:

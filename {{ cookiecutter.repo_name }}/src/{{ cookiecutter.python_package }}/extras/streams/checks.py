@@ -19,13 +19,11 @@ from pyspark.sql import SparkSession
 from ..datasets import SparkStreamingDataset, StreamSink, arguments, kafka
 from . import checkpoints, locks, plans
 from .errors import TROUBLE, StreamsError, first_sentence, listed
-from .files import Hadoop, is_remote
+from .files import ask, is_remote, store_of
 from .session import missing_format, our_command, package_for
 from .topology import Topology
 
 Streams = dict[str, StreamSink]
-
-STORE = re.compile(r"[^:]+:(//[^/]*)?")  # s3a://bucket, hdfs://host:port, dbfs:
 
 # What stores say, in Java's words and in S3's.
 NO_CONNECTOR = re.compile("ClassNotFoundException|No FileSystem for scheme")
@@ -124,9 +122,9 @@ def _refuse_stream_into_batch(dataset: Any) -> None:
 def silent_stores(topology: Topology) -> Iterator[str]:
     """Find buckets and file systems that do not answer, or that refuse us."""
     remote = sorted(filter(is_remote, topology.paths))
-    for store, path in {STORE.match(p)[0]: p for p in remote}.items():  # type: ignore[index]
+    for store, path in {store_of(path): path for path in remote}.items():
         try:
-            Hadoop(path).exists()  # not of the whole bucket, which may not be ours
+            ask(path)  # not for the whole bucket, which may not be ours
         except TROUBLE as error:
             yield f"{store}: {_refused(first_sentence(error), store)}"
 
@@ -194,7 +192,7 @@ def shared_places(streams: Streams) -> Iterator[str]:
     for what, values, why in [
         ("query name", lambda s: [s.query_name], "Spark tells streams apart by it"),
         ("checkpoint", lambda s: [s.checkpoint], "one would stop the other"),
-        ("filepath", _written_folders, "neither could be read"),
+        ("filepath", _written_folders, "rows of both would get lost"),
         ("table", lambda s: [getattr(s, "table", None)], "neither could be read"),
     ]:
         shared = Counter(filter(None, chain(*map(values, streams.values()))))
@@ -213,10 +211,14 @@ def _written_folders(stream: StreamSink) -> list[str | None]:
 
 def nested_places(streams: Streams) -> Iterator[str]:
     """Find folders of a stream inside others, which a reset or a batch would delete."""
-    places = [(n, p) for n, s in streams.items() for p in (s.checkpoint, s.output) if p]
-    deleted = places + [(n, p) for n, s in streams.items() for p in s.overwritten]
+    places = [
+        (name, place)
+        for name, stream in streams.items()
+        for place in (stream.checkpoint, stream.output, *stream.overwritten)
+        if place
+    ]
     for name, place in places:
-        for other, around in deleted:
+        for other, around in places:
             if name != other and place.startswith(f"{around}/"):
                 yield (
                     f"{name} keeps {place} inside {around}, which is {other}'s alone; "

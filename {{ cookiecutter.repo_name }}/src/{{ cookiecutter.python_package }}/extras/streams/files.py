@@ -4,19 +4,20 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from ssl import SSLError
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
-from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 
 from .session import get_spark, has_local_files
 
 ABSENT = "FileNotFoundException"  # Java's word for it
-PROXY = "fs.s3a.proxy.host"  # through which alone the store may be reached
-PATIENCE = 10.0  # seconds for a store to say anything at all
+STORE = re.compile(r"([^:/]+:(//[^/]*)?)?")  # s3a://bucket, hdfs://host:port, dbfs:
+PATIENCE = 15.0  # seconds for a store to say anything at all
+
+_heard: set[str] = set()  # the stores that have answered this process
 
 
 def is_remote(path: str) -> bool:
@@ -103,10 +104,11 @@ class Hadoop:
         spark = get_spark(path.partition(":")[0])  # s3a, for example, is a package
         jvm: Any = spark._jvm
         settings = spark._jsc.hadoopConfiguration()
-        if path.startswith("s3a:"):
-            _Heard.ask(settings)
         self._path = jvm.org.apache.hadoop.fs.Path(path)
         self._files = self._path.getFileSystem(settings)
+        if (store := store_of(path)) not in _heard:
+            _in_time(self.exists)
+            _heard.add(store)
 
     def exists(self) -> bool:
         """Whether there is a file or folder of that name."""
@@ -171,26 +173,32 @@ class Hadoop:
             raise OSError(f"{self._path.toString()} could not be deleted")
 
 
-class _Heard:
-    """The stores that have said something to this process."""
+def ask(path: str) -> None:
+    """Let a store answer once more; Hadoop itself would be patient for minutes."""
+    _heard.discard(store_of(path))
+    Hadoop(path)
 
-    addresses: set[str] = set()
 
-    @classmethod
-    def ask(cls, settings: Any) -> None:
-        """Ask a store of the user's own for any answer: Hadoop would ask for minutes."""
-        address = settings.get("fs.s3a.endpoint", "")
-        if not address or address in cls.addresses or settings.get(PROXY):
-            return
-        is_secure = settings.getBoolean("fs.s3a.connection.ssl.enabled", True)
-        scheme = "https" if is_secure else "http"
-        url = urlsplit(address if "://" in address else f"{scheme}://{address}")
-        kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+def store_of(path: str) -> str:
+    """Return the part of a path that names a bucket or file system; maybe nothing."""
+    return STORE.match(path)[0]  # type: ignore[index]
+
+
+def _in_time(look: Callable[[], Any]) -> Any:
+    """Look in a thread that is left behind if nothing comes of it."""
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def answer() -> None:
         try:
-            connection = kind(str(url.hostname), url.port, timeout=PATIENCE)
-            connection.request("HEAD", "/")
-            connection.getresponse()
-            connection.close()
-        except (HTTPException, SSLError, ValueError):
-            pass  # it is there, or no address at all: Hadoop will say which
-        cls.addresses.add(address)
+            answers.put((look(), None))
+        except Exception as error:  # which is the caller's
+            answers.put((None, error))
+
+    Thread(target=answer, daemon=True).start()
+    try:
+        found, error = answers.get(timeout=PATIENCE)
+    except Empty:
+        raise TimeoutError(f"not a word in {PATIENCE:.0f} seconds") from None
+    if error:
+        raise error
+    return found

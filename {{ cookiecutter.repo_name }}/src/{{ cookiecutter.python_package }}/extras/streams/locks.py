@@ -58,10 +58,10 @@ def refusal(checkpoint: str, by: dict[str, Any]) -> str:
     )
 
 
-def await_death(checkpoint: str, is_stopped: Callable[[], object]) -> None:
-    """Wait until the holder of a lock has given a sign of life, or counts as dead."""
+def await_death(checkpoint: str, is_stopped: Callable[[], object]) -> bool:
+    """Wait until the holder of a lock counts as dead, or has shown that it is not."""
     if not _is_signed(checkpoint) or not (by := holder(checkpoint)):
-        return
+        return True
     logger.info(
         "Checkpoint %s was in use by process %s on host %s; waiting, for %.0f minutes at "
         "most, whether that is alive ...",
@@ -70,8 +70,11 @@ def await_death(checkpoint: str, is_stopped: Callable[[], object]) -> None:
     place = at(f"{checkpoint}/{LOCK}")
     with suppress(*TROUBLE):  # it was released while we looked
         sign = place.changed_at()
-        while holder(checkpoint) and place.changed_at() == sign and not is_stopped():
+        while holder(checkpoint) and not is_stopped():
+            if place.changed_at() != sign:
+                return False
             time.sleep(LOOK)
+    return True
 
 
 def _is_signed(checkpoint: str) -> bool:

@@ -122,10 +122,8 @@ class StreamsRun:
 
     def _await_dead_drivers(self) -> None:
         """Wait for what a driver that was killed holds: nobody is there to try again."""
-        for checkpoint in [s.checkpoint for s in self.streams.values() if s.checkpoint]:
-            locks.await_death(checkpoint, lambda: self._stop.count)
-            if locks.holder(checkpoint):
-                break  # it lives, and so it has the others, too
+        checkpoints = [s.checkpoint for s in self.streams.values() if s.checkpoint]
+        all(locks.await_death(c, lambda: self._stop.count) for c in checkpoints)
         self.end_if_asked()
 
     def _make_folders_between_streams(self) -> None:

@@ -111,6 +111,8 @@ def look_from_here() -> None:
     given = _State.settings
     if not str(given.get("spark.master", "local")).startswith("local"):
         here = {k: v for k, v in given.items() if not k.startswith(OF_A_CLUSTER)}
+        if given.get("spark.submit.deployMode") == "cluster":
+            here.pop("spark.driver.extraJavaOptions", None)  # of Java in the cluster
         named = text(here.pop(JARS, "")).split(",")
         if jars := [jar for jar in named if jar and not jar.startswith(IN_IMAGE)]:
             here[JARS] = ",".join(jars)

@@ -29,8 +29,9 @@ DRIVERS_PYTHON = "spark.pyspark.driver.python"
 # What names a secret that Kubernetes keeps, or a file, and is none itself.
 REFERENCE = re.compile(
     r"^spark\.kubernetes\.((driver|executor)\.secret(s|KeyRef)\."
-    r"|container\.image\.pullSecrets$|kerberos\.tokenSecret\.)|(File|_FILE|Provider)$"
+    r"|container\.image\.pullSecrets$|kerberos\.tokenSecret\.)|(File|_FILE|[Pp]rovider)$"
     r"|^spark\.kerberos\.renewal\.credentials$"
+    r"|\.security\.credentials\.\w+\.enabled$"
 )
 # Java reads them when it starts, wherever that is.
 FIRST = ("spark.driver.", "spark.kerberos.", "spark.hadoop.yarn.")
