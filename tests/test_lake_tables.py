@@ -404,6 +404,8 @@ def test_an_upsert_that_names_what_it_cannot_use_is_refused(code, tmp_path, spar
     divided = upsert(**given, create=True, partition_by="day")
     (problem,) = divided.problems(spark.createDataFrame([], "sku STRING").schema)
     assert "partition_by names day, and the rows have only sku" in problem
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/t` (sku STRING) USING delta")
+    assert not list(divided.problems(spark.createDataFrame([], "sku STRING").schema))
 
 
 def test_a_table_that_is_not_to_be_made_must_be_there(stream, spark):
@@ -572,19 +574,28 @@ def test_kills_lose_nothing_and_double_nothing(project, spark, file_format):
     catalog.write_text(catalog.read_text() + DELIVERIES + entries)
     (project.folder / "data/01_raw/deliveries").mkdir()
     deliveries = Deliveries(project)
-    for _ in range(2):
+    cut: set[str] = set()
+
+    def in_a_batch() -> set[str]:
+        return {n for n in KINDS if project.newest(n) < project.newest(n, "offsets")}
+
+    for _ in range(3 * len(KINDS)):
+        if not (uncut := [name for name in KINDS if name not in cut]):
+            break
         deliveries.send(3)
-        committed = {name: project.newest(name) for name in KINDS}
+        first = project.newest(uncut[0]) + 1
         with project.live(RUN) as run:
             wait_until(
-                lambda before=committed: (
-                    all(project.newest(n, "offsets") > before[n] + 1 for n in KINDS)
+                lambda name=uncut[0], first=first: (
+                    (project.newest(name, "offsets") > first and name in in_a_batch())
                     or run.process.poll() is not None
                 ),
-                "a batch after the first",
+                f"a batch of {uncut[0]} after the first",
             )
             assert run.process.poll() is None, run.text
             run.kill()
+        cut |= in_a_batch()
+    assert cut == {*KINDS}, "a kill in a batch of each"
 
     project.run(RUN)
 

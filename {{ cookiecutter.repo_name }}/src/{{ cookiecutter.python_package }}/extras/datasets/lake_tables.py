@@ -139,6 +139,15 @@ class LakeTable:
                 yield f"{self.place}: {misfit(field, kind)}"
 
     @property
+    def has_lost_its_beginning(self) -> bool:
+        """Whether snapshots have expired that a new stream of Iceberg would begin with."""
+        if self.file_format != "iceberg" or not self.exists():
+            return False
+        snapshots = self._spark.table(f"{self.table}.snapshots")
+        oldest = snapshots.orderBy("committed_at").first()
+        return oldest is not None and oldest.parent_id is not None
+
+    @property
     def _computes_columns(self) -> bool:
         """Whether Delta may fill columns that the rows do not have."""
         if self.file_format != "delta":
@@ -187,10 +196,12 @@ class LakeUpserts:
 
     def problems(self, schema: StructType) -> Iterator[str]:
         """Find what the table as it is would refuse."""
+        is_there = self._table.exists()
         found = list(self._table.problems(schema))
-        found += undividable(self._partition_by, schema.names)
+        if self._create and not is_there:
+            found += undividable(self._partition_by, schema.names)
         yield from found
-        if not found and not self._create and not self._table.exists():
+        if not found and not self._create and not is_there:
             yield self._absent()
 
     def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
@@ -256,8 +267,10 @@ class LakeUpserts:
 def _has_commit(folder: str) -> bool:
     """Whether a folder is a table of Delta; one that was only begun is none."""
     log = f"{folder}/_delta_log"
-    # The first is there after ten commits, of which a long log need not be listed.
-    return at(f"{log}/_last_checkpoint").exists() or any(
+    # Without the first one, which Delta deletes after a month, there is the second: a
+    # long log need not be listed.
+    usual = (f"{log}/{0:020}.json", f"{log}/_last_checkpoint")
+    return any(at(file).exists() for file in usual) or any(
         map(COMMIT.match, at(log).names())
     )
 

@@ -167,6 +167,16 @@ class SparkStreamingDataset(StreamSink):
         return self.file_format.lower() == "kafka"
 
     @property
+    def is_iceberg(self) -> bool:
+        """Whether rows come from and go to a table of Iceberg."""
+        return self._lake is not None and self._lake.file_format == "iceberg"
+
+    @property
+    def has_lost_its_beginning(self) -> bool:
+        """Whether a stream that begins here would not read all rows that are there."""
+        return self._lake is not None and self._lake.has_lost_its_beginning
+
+    @property
     def keeps_malformed(self) -> bool:
         """Whether what does not fit is left out here, for another entry to store."""
         return self._payload is not None and self._payload.malformed == "keep"
@@ -354,7 +364,7 @@ class SparkStreamingDataset(StreamSink):
             return self._start_gated(writer, self._send)
         writer = writer.format(self.file_format).options(**self._options())
         writer = writer.options(**self._secrets())
-        if self._lake and self._lake.file_format == "iceberg":
+        if self.is_iceberg:
             writer = writer.option("fanout-enabled", True)  # rows come in any order
         if self.table:
             self._register_table(get_spark(), schema=self.data.schema)

@@ -68,6 +68,17 @@ def unfinished(checkpoint: str) -> Iterator[tuple[Any, Any]]:
         yield begin, end
 
 
+def forget_beginning(checkpoint: str) -> None:
+    """Let Iceberg note anew where a stream began, once no batch begins there any more.
+
+    A bounded run asks for that snapshot, which may have expired long after the stream
+    has read it: apache/iceberg#18000.
+    """
+    if latest(f"{checkpoint}/commits") is not None:
+        for source in at(f"{checkpoint}/sources").names():
+            at(f"{checkpoint}/sources/{source}offsets").delete()
+
+
 def state_bytes(checkpoint: str) -> int:
     """Add up what a stream remembers; every file of it is looked at."""
     state = at(f"{checkpoint}/state")

@@ -32,6 +32,7 @@ def warnings(spark: SparkSession, topology: Topology, streams: Streams) -> list[
         *costly_trigger(streams),
         *checkpoint_out_of_reach(spark, streams),
         *messages_skipped(topology, streams),
+        *rows_expired(topology, streams),
         *fixed_partitions(spark, streams),
         *hurt_by_a_replay(streams),
     ]
@@ -98,6 +99,19 @@ def messages_skipped(topology: Topology, streams: Streams) -> Iterator[str]:
                         "starts are kept by neither; set startingOffsets: earliest, or "
                         f"startingTimestamp, in {source} and in its malformed_only copy"
                     )
+
+
+def rows_expired(topology: Topology, streams: Streams) -> Iterator[str]:
+    """Rows of Iceberg that a new stream would never read, without an error."""
+    for name, stream in streams.items():
+        for source, dataset in topology.sources_of(name).items():
+            is_new = dataset.is_stream and not _has_begun(stream)
+            if is_new and dataset.has_lost_its_beginning:
+                yield (
+                    f"{name}: begins with the oldest snapshot that {source} still has; "
+                    "rows of those that have expired are in the table, and are not read: "
+                    "bring them in once, by an entry with streaming: false"
+                )
 
 
 def fixed_partitions(spark: SparkSession, streams: Streams) -> Iterator[str]:
