@@ -7,7 +7,6 @@ from the time stamps of Spark's commit files.
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from run import KEDRO, PACKAGE, ROUNDS, commit_times, kedro_run, medians, say
 from servers import broker_of, free_port
 
 MESSAGES, A_BATCH, WARM_UP = 1_000_000, 100_000, 3
+TURNS = 4  # each place is first as often as second
 PIPELINE = """\
 from kedro.pipeline import Node, Pipeline
 
@@ -33,19 +33,26 @@ def create_pipeline():
 def main(folder: Path) -> None:
     """Measure one part after the other."""
     (folder.parent / "standalone").mkdir()
-    measured: dict[str, dict[str, float]] = {"windows": {}, "kafka": {}}
+    jobs = {"windows": "sensor", "kafka": "store"}
+    places = ("local[2]", "cluster")
+    seconds: dict[str, dict[str, list[float]]] = {
+        job: {place: [] for place in places} for job in jobs
+    }
     with (
         broker_of(Project(folder), free_port()) as (kafka, _),
         standalone(folder.parent / "standalone") as cluster,
     ):
         fill(kafka)
-        for place, master in (("local[2]", "local[2]"), ("cluster", cluster.master)):
-            say(f"windows and messages on {place}")
-            settle(folder, master, kafka)
-            for job, pipeline in (("windows", "sensor"), ("kafka", "store")):
-                measured[job][place] = seconds_a_batch(folder, job, pipeline)
-    measured["start"] = starts(folder)
-    print(json.dumps(measured))
+        for number in range(TURNS):
+            for place in places[:: 1 if number % 2 else -1]:
+                say(f"windows and messages: turn {number + 1}, {place}")
+                master = cluster.master if place == "cluster" else place
+                settle(folder, master, kafka)
+                for job, pipeline in jobs.items():
+                    seconds[job][place] += seconds_of_batches(folder, job, pipeline)
+    measured = {job: medians(seconds[job]) for job in jobs}
+    counts = {job: len(seconds[job]["cluster"]) for job in jobs}
+    print(json.dumps({**measured, "batches": counts, "start": starts(folder)}))
 
 
 def settle(folder: Path, master: str, kafka) -> None:
@@ -105,7 +112,8 @@ def fill(kafka) -> None:
         kafka.send("messages", *rows[begin : begin + A_BATCH // 2])
 
 
-def seconds_a_batch(folder: Path, job: str, pipeline: str) -> float:
+def seconds_of_batches(folder: Path, job: str, pipeline: str) -> list[float]:
+    """Run what is there; return how long each warm batch took."""
     subprocess.run(
         kedro_run("--env=cluster", f"--pipelines={pipeline}"),
         cwd=folder,
@@ -114,11 +122,11 @@ def seconds_a_batch(folder: Path, job: str, pipeline: str) -> float:
     )
     name = "processed_sensor" if job == "windows" else "stored"
     times = commit_times(folder / "data/04_checkpoint" / name)
-    return statistics.median(b - a for a, b in pairwise(times[WARM_UP:]))
+    return [b - a for a, b in pairwise(times[WARM_UP:])]
 
 
 def starts(folder: Path) -> dict[str, float]:
-    """Seconds to the first committed batch, by kedro run and by a wheel's own command."""
+    """Seconds to the first batch by kedro run, the wheel's command and spark-submit."""
     subprocess.run(
         [KEDRO, "package"], cwd=folder, check=True, stdout=subprocess.DEVNULL
     )
@@ -128,23 +136,25 @@ def starts(folder: Path) -> dict[str, float]:
         ["uv", "pip", "install", "-q", "--no-deps", "--target", target, wheel],
         check=True,
     )
-    took: dict[str, list[float]] = {"wheel": [], "project": []}
     checkpoint = folder / "data/04_checkpoint/processed_sensor"
     arguments = ["--params=streams.until=caught_up", "--pipelines=sensor"]
+    arguments.append(f"--conf-source={folder}/dist/conf-{PACKAGE}.tar.gz")
+    python = f"spark.pyspark.python={sys.executable}"
+    submit = [KEDRO.with_name("spark-submit"), "--master=local[*]", "--conf", python]
     commands = {
         "project": kedro_run("--pipelines=sensor"),
         "wheel": [sys.executable, "-m", PACKAGE, *arguments],
+        "submitted": [*submit, folder / "deploy/run.py", *arguments],
     }
-    conf = f"--conf-source={folder}/dist/conf-{PACKAGE}.tar.gz"
+    took: dict[str, list[float]] = {kind: [] for kind in commands}
     for number in range(ROUNDS):
         for kind in sorted(commands, reverse=number % 2 == 0):
             say(f"time to the first batch: round {number + 1}, {kind}")
             shutil.rmtree(folder / "data/03_primary", ignore_errors=True)
             shutil.rmtree(folder / "data/04_checkpoint", ignore_errors=True)
-            extra = [conf] if kind == "wheel" else []
             began = time.time()
             subprocess.run(
-                [*commands[kind], *extra],
+                commands[kind],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": str(target)},
                 check=True,

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import yaml
@@ -149,16 +150,27 @@ def choices(folder: Path, proxy: Proxy) -> dict:
 
 def refusals(folder: Path, proxy: Proxy) -> dict:
     """Time what a store refuses, from the start of Spark to the end of the run."""
-    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        silent_at, nobody_at = (
-            f"http://127.0.0.1:{s.getsockname()[1]}" for s in (silent, nobody)
-        )
+    with ExitStack() as opened:
+        sockets = {
+            "nobody": opened.enter_context(socket.socket()),
+            "silent": opened.enter_context(socket.create_server(("127.0.0.1", 0))),
+            "full": opened.enter_context(
+                socket.create_server(("127.0.0.1", 0), backlog=0)
+            ),
+        }
+        sockets["nobody"].bind(("127.0.0.1", 0))
+        for _ in range(8):  # more than are let in
+            caller = opened.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(sockets["full"].getsockname())
+        places = {
+            name: {"fs.s3a.endpoint": f"http://127.0.0.1:{s.getsockname()[1]}"}
+            for name, s in sockets.items()
+        }
         wrong: dict[str, dict] = {
             "key": {"fs.s3a.secret.key": "another"},
             "bucket": {},
-            "nobody": {"fs.s3a.endpoint": nobody_at},
-            "silent": {"fs.s3a.endpoint": silent_at},
+            **places,
         }
         seconds = {}
         for name, credentials in wrong.items():
