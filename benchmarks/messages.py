@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 
 from bench_project.extras.datasets import SparkStreamingDataset
-from bench_project.extras.streams import session
+from bench_project.extras.streams import installed, session
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from conftest import Project
@@ -269,8 +269,8 @@ def main(folder: Path, parts: list[str]) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": False,
         "packages": {
-            "kafka": session.spark_package("spark-sql-kafka-0-10"),
-            "avro": session.spark_package("spark-avro"),
+            "kafka": installed.spark_package("spark-sql-kafka-0-10"),
+            "avro": installed.spark_package("spark-avro"),
         },
     }
     session.configure(settings, folder)

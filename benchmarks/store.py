@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import yaml
-from bench_project.extras.streams.session import hadoop_package
+from bench_project.extras.streams.installed import hadoop_package
 from object_store import BUCKET, Proxy, object_store
 from pyspark.sql import SparkSession
 from run import KEDRO, PACKAGE, await_, kedro_run, say

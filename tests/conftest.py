@@ -75,7 +75,9 @@ class LiveRun:
     def says(self, text: str) -> None:
         """Wait until the run has logged something."""
         with suppress(AssertionError):
-            wait_until(lambda: text in self.text, text)
+            wait_until(
+                lambda: text in self.text or self.process.poll() is not None, text
+            )
         assert text in self.text, self.text
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -292,6 +294,8 @@ def code(pristine) -> SimpleNamespace:
     return SimpleNamespace(
         datasets=importlib.import_module("cold_store.extras.datasets"),
         session=importlib.import_module("cold_store.extras.streams.session"),
+        installed=importlib.import_module("cold_store.extras.streams.installed"),
+        cluster=importlib.import_module("cold_store.extras.streams.cluster"),
         errors=importlib.import_module("cold_store.extras.streams.errors"),
     )
 
@@ -301,8 +305,8 @@ def spark(code, pristine, tmp_path_factory):
     """One session for all tests of this process, with the project's own packages."""
     text = (pristine.folder / "conf/base/spark.yml").read_text()
     packages = yaml.safe_load(text.replace("${cores:}", "2"))["packages"]
-    packages["kafka"] = code.session.spark_package("spark-sql-kafka-0-10")
-    packages["avro"] = code.session.spark_package("spark-avro")
+    packages["kafka"] = code.installed.spark_package("spark-sql-kafka-0-10")
+    packages["avro"] = code.installed.spark_package("spark-avro")
     del packages["s3a"]  # half a gigabyte, which only runs of their own need
     lake = str(tmp_path_factory.mktemp("lake"))
     packages["iceberg"]["spark.sql.catalog.lake.warehouse"] = lake

@@ -70,10 +70,12 @@ src/PACKAGE/extras/datasets/upsert_dataset.py
 src/PACKAGE/extras/streams/__init__.py
 src/PACKAGE/extras/streams/checkpoints.py
 src/PACKAGE/extras/streams/checks.py
+src/PACKAGE/extras/streams/cluster.py
 src/PACKAGE/extras/streams/dry_run.py
 src/PACKAGE/extras/streams/errors.py
 src/PACKAGE/extras/streams/feed.py
 src/PACKAGE/extras/streams/files.py
+src/PACKAGE/extras/streams/installed.py
 src/PACKAGE/extras/streams/jars.py
 src/PACKAGE/extras/streams/local_kafka.py
 src/PACKAGE/extras/streams/locks.py

@@ -481,6 +481,10 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
             "/a, which every batch writes anew, so that it would be deleted; give each",
         ),
         (
+            {"datasets": [{**LAST, "filepath": "s3a://shop/{batch_id}"}]},
+            "cannot be built: s3fs not installed. Install with: pip install 'kedro-datasets[spark-s3]' or pip",
+        ),
+        (
             {"datasets": [{"type": "spark.SparkHiveDataset", **HIVE}]},
             "no write_mode, and then refuses to write where something is, so that the "
             "second batch or a replay would fail; write write_mode: overwrite",

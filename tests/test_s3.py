@@ -340,6 +340,12 @@ def refuse(
     return hit
 
 
+WRITER = """
+def write(batch, batch_id, folder):
+    batch.write.mode("overwrite").parquet(f"{folder}/{batch_id}")
+"""
+
+
 @pytest.mark.parametrize("committer", ["usual", "directory"])
 def test_batches_of_files_are_whole_after_a_write_that_failed(
     project, store, place, committer
@@ -349,19 +355,14 @@ def test_batches_of_files_are_whole_after_a_write_that_failed(
         block = re.search(r"```\n(packages:\n  s3a:.*?)```", page, re.DOTALL)[1]
         settings = project.folder / "conf/s3/spark.yml"
         settings.write_text(settings.read_text() + block)
+    (project.folder / "src/cold_store/writers.py").write_text(WRITER)
     catalog = project.folder / "conf/s3/catalog.yml"
     entries = yaml.safe_load(catalog.read_text())
     saved = entries["int.new_inventory"]["save_args"]
     entries["int.new_inventory"] = {
         "type": "cold_store.extras.datasets.MicroBatchDataset",
-        "datasets": [
-            {
-                "type": "spark.SparkDatasetV2",
-                "filepath": "${globals:bucket}/delivered/{batch_id}",
-                "file_format": "parquet",
-                "save_args": {"mode": "overwrite"},
-            }
-        ],
+        "function": "cold_store.writers.write",
+        "arguments": {"folder": "${globals:bucket}/delivered"},
         "save_args": {key: saved[key] for key in ("checkpoint", "trigger")},
     }
     catalog.write_text(yaml.safe_dump(entries))

@@ -62,12 +62,12 @@ def test_looking_at_files_needs_no_cluster(code, settings):
 @pytest.mark.parametrize("master", ["localhost:7077", "127.0.0.1:7077", "yarn-client"])
 def test_a_master_that_is_none_is_a_sentence(code, master):
     with pytest.raises(code.errors.StreamsError, match="is no master of Spark's"):
-        code.session.refuse_unreachable(master)
+        code.cluster.refuse_unreachable(master, {})
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "yarn", "k8s://https://h:1"])
 def test_a_master_of_spark_is_none_of_our_business(code, master):
-    code.session.refuse_unknown_master(master)
+    code.cluster.refuse_unknown_master(master)
 
 
 def test_a_yarn_of_which_nobody_says_where_it_is_is_a_sentence(
@@ -77,26 +77,26 @@ def test_a_yarn_of_which_nobody_says_where_it_is_is_a_sentence(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     with pytest.raises(code.errors.StreamsError, match="set HADOOP_CONF_DIR to the"):
-        code.session.refuse_unreachable("yarn")
+        code.cluster.refuse_unreachable("yarn", {})
 
     (tmp_path / "spark-env.sh").touch()  # Spark's own script, which may say it
-    code.session.refuse_unreachable("yarn")
+    code.cluster.refuse_unreachable("yarn", {})
 
 
 def test_a_master_that_spark_submit_has_accepted_is_one(code, monkeypatch):
     """EMR Serverless, for example, has one that nobody else knows."""
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
 
-    code.session.refuse_unreachable("custom:emr-serverless")
+    code.cluster.refuse_unreachable("custom:emr-serverless", {})
 
 
 def test_what_sparks_own_file_decides_is_known(code, monkeypatch, tmp_path):
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert code.session.spark_defaults() == set(), "there is no such file"
+    assert code.installed.spark_defaults() == set(), "there is no such file"
 
     text = "# spark.a 1\nspark.b  2\n spark.c=3\nspark.d: 4\n"
     (tmp_path / "spark-defaults.conf").write_text(text)
-    assert code.session.spark_defaults() == {"spark.b", "spark.c", "spark.d"}
+    assert code.installed.spark_defaults() == {"spark.b", "spark.c", "spark.d"}
 
 
 def test_a_run_leaves_a_session_open_that_was_there_before(project, spark):
@@ -123,7 +123,7 @@ def test_packages_follow_the_formats_in_use_and_plain_ones_stay(code, settings):
 def test_a_package_has_the_version_of_the_installed_spark(code):
     from pyspark import __version__
 
-    name = code.session.spark_package("spark-avro")
+    name = code.installed.spark_package("spark-avro")
 
     assert name == f"org.apache.spark:spark-avro_2.13:{__version__}"
 

@@ -19,11 +19,12 @@ from kedro.framework.session import KedroSession
 from kedro.pipeline import Pipeline
 
 from .extras.streams import checks, local_kafka
+from .extras.streams.cluster import refuse_unreachable
 from .extras.streams.dry_run import dry_run
 from .extras.streams.errors import TROUBLE
 from .extras.streams.feed import send_samples
 from .extras.streams.reset import plan_reset
-from .extras.streams.session import look_from_here, project_path, refuse_unreachable
+from .extras.streams.session import look_from_here, project_path, settings_for
 from .extras.streams.status import status as status_of
 from .extras.streams.status import told
 from .extras.streams.submit import jars_of, submit_command
@@ -173,7 +174,7 @@ def submit(
     if dry_run:
         click.echo(shlex.join(command))
         return
-    refuse_unreachable(command[command.index("--master") + 1])
+    refuse_unreachable(command[command.index("--master") + 1], settings_for())
     if command[command.index("--deploy-mode") + 1] == "client":
         # As kedro run does: the project need not be installed where it is.
         paths = [str(project_path() / "src"), os.environ.get("PYTHONPATH")]

@@ -1,6 +1,6 @@
 """The few settings that differ from Kedro's defaults."""
 
-from {{ cookiecutter.python_package }}.extras.streams.session import (
+from {{ cookiecutter.python_package }}.extras.streams.installed import (
     cores,
     hadoop_package,
     spark_package,

@@ -8,6 +8,7 @@ from kedro.io import DatasetError
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+SHORT = 300  # characters that still are a sentence
 TROUBLE = (OSError, Py4JJavaError)  # of a disk or a store, with our own small files
 SECRET = (  # conf/base/spark.yml hides the same: spark.redaction.regex
     r"password|passwd|pwd|secret|token|jaas|credential|access.?key|api.?key"
@@ -106,7 +107,7 @@ def first_sentence(error: BaseException) -> str:
     """Return what Spark says in an error, without its stack trace and query plan."""
     java: Any = getattr(error, "java_exception", None)
     text = str(java.getMessage() or java.toString()) if java else str(error)
-    line = _users_own_error(text) or text.strip().split("\n")[0].removesuffix(";")
+    line = _users_own_error(text) or _first_line(text)
     is_executors = re.search(r"executor (?!driver)", line)
     line = TASK.sub("", line)
     if is_executors and NO_CLASS.search(line):
@@ -116,6 +117,14 @@ def first_sentence(error: BaseException) -> str:
     if STATE_CHANGED.search(text):
         line = line.removesuffix(".") + OTHER_CHECKPOINT
     return SECRET_VALUE.sub(r"\1***", without_user(line))
+
+
+def _first_line(text: str) -> str:
+    """Return the first line, or all of a short text whose first line announces more."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
+    whole = " ".join(lines)
+    is_whole = lines[0].endswith(":") and len(whole) < SHORT
+    return (whole if is_whole else lines[0]).removesuffix(";")
 
 
 def _users_own_error(text: str) -> str | None:

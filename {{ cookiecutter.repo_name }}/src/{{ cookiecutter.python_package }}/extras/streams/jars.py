@@ -7,7 +7,8 @@ from tempfile import TemporaryDirectory
 from xml.sax.saxutils import quoteattr
 
 from .errors import StreamsError, without_user
-from .session import check_java, ivy_folder, ivy_settings, spark_home
+from .installed import check_java, spark_home
+from .session import ivy_folder, ivy_settings
 
 
 def download(

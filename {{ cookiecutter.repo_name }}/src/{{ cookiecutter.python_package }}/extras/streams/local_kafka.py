@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import StreamsError
+from .installed import check_java
 from .jars import download, last_lines
-from .session import check_java
 from .signals import StopRequest
 from .topology import Topology
 

@@ -11,6 +11,7 @@ from kedro.io import CatalogProtocol
 from kedro.pipeline import Pipeline
 
 from . import checks, locks, session, workers
+from .cluster import was_submitted
 from .errors import TROUBLE
 from .files import at
 from .settings import RunSettings
@@ -48,7 +49,7 @@ class StreamsRun:
         self._starts_spark = not session.is_running()
         try:
             self._start_spark()
-            is_submitted = session.was_submitted()
+            is_submitted = was_submitted()
             if is_submitted:
                 self._stop.listen_to_java(self._settings.drain_seconds)
             checks.refuse(checks.silent_stores(self._topology))

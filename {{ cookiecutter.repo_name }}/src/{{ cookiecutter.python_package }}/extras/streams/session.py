@@ -1,41 +1,33 @@
 """The Spark session: one a process, out of ``spark.yml``, started when first needed."""
 
-import http.client
 import logging
 import os
 import re
-import shutil
-import socket
-import subprocess
 import sys
-from contextlib import redirect_stderr, suppress
-from importlib import metadata
-from io import StringIO
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any
-from urllib.request import getproxies
 from xml.etree import ElementTree
 
 from kedro.utils import find_kedro_project
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext, __version__
 from pyspark.errors import PySparkRuntimeError
-from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from .cluster import MASTERS_PAGE, refuse_unreachable, was_submitted
 from .errors import StreamsError, first_sentence
+from .installed import (
+    check_java,
+    refuse_other_home,
+    refuse_other_version,
+    refuse_unpinned,
+)
 
 logger = logging.getLogger(__name__)
 
-SPARK = 4  # the oldest whose Python and Java we speak to
-JAVA = 17  # the oldest that Spark 4 runs on
-JAVA_ADVICE = (
-    f"install Java {JAVA} or newer (Debian, Ubuntu: apt install "
-    f"openjdk-{JAVA}-jre-headless; macOS: brew install openjdk@{JAVA}; "
-    "conda: conda install openjdk) and, if it is not on the PATH, set JAVA_HOME"
-)
 CREDENTIALS = "credentials"  # the key of spark.yml that names some
 JARS = "spark.jars"
 PACKAGES = "spark.jars.packages"
@@ -57,7 +49,6 @@ OF_A_CLUSTER = (  # of no use to who only looks at files
 )
 IN_IMAGE = "local:"  # before a jar that machines of a cluster have, and not this one
 DEFAULT_FILES = "fs.defaultFS"  # where a path leads that names no file system
-DISTRIBUTION = "{{ cookiecutter.repo_name }}"  # what the wheel is called
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Read by the program that starts the JVM, so without effect once it runs.
@@ -65,16 +56,8 @@ AT_LAUNCH = re.compile(
     r"spark\.(master$|archives|files|jars|submit|kubernetes|yarn|pyspark"
     r"|kerberos\.(keytab|principal)|driver\.(?!host|bindAddress|port))"
 )
-MASTER = re.compile(r"local($|\[|-cluster\[)|(spark|k8s)://|yarn$")
-KUBERNETES = re.compile(r"k8s://(?:(https?)://)?(\[.*\]|[^:/]+)(?::([^/]*))?")
 EVENT_LOG = "spark.eventLog.dir"
-HADOOP = "3.4.1"  # of Spark 4.0, where its own is not to be found
-REACHED = 10.0  # seconds that a cluster may take to answer
-LOOKED_UP = 3.0  # seconds that its page may take, without which we go on
-PAGE_BEGINS = 10_000  # bytes of it
 NOT_TAKEN = "stopped SparkContext"  # what Spark says of itself when a master is silent
-MASTERS_PAGE = ("spark.master.ui.port", 8080)
-MASTERS_VERSION = r'class="version[^>]*>\s*([\d.]+).*Spark Master at spark://[^<]*:{}\b'
 
 
 class _State:
@@ -145,11 +128,6 @@ def where_the_trace_is() -> str:
     return str(log_file()) if _State.launched else "the log of whatever started Spark"
 
 
-def was_submitted() -> bool:
-    """Whether spark-submit has started Java, and Java us."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
-
-
 def is_running() -> bool:
     """Whether there is a session already."""
     return SparkContext._active_spark_context is not None
@@ -188,8 +166,8 @@ def get_spark(*formats: str) -> SparkSession:
             return _start(settings_for(*formats))
         session = SparkSession.builder.getOrCreate()
         if running not in (_State.started, _State.warned_about):
-            _refuse_other_version(session.version)
-            _refuse_unpinned()
+            refuse_other_version(session.version)
+            refuse_unpinned(project_path())
             _adapt(session)
             _hand_over_secrets(session)
             _State.warned_about = running
@@ -259,71 +237,6 @@ def has_own_catalog() -> bool:
     return _State.settings.get(CATALOG, OWN_CATALOG) == OWN_CATALOG
 
 
-def spark_package(artifact: str) -> str:
-    """Return the coordinates of a Spark module, of the installed pyspark's version."""
-    return f"org.apache.spark:{artifact}_2.13:{_release(__version__)}"
-
-
-def _release(version: str) -> str:
-    """Return a version without what vendors add to it."""
-    return ".".join(re.findall(r"\d+", version)[:3])
-
-
-def hadoop_package(artifact: str) -> str:
-    """Return the coordinates of a Hadoop module, of the version that Spark brings."""
-    try:
-        found = _version_in(spark_home(), "hadoop-client-api-*.jar")
-    except StreamsError:  # a container of YARN's has the Python half of Spark alone
-        found = None
-    return f"org.apache.hadoop:{artifact}:{found or HADOOP}"
-
-
-def _version_in(home: Path, jars: str) -> str | None:
-    """Return the version in the name of a jar of Spark's."""
-    names = [jar.stem for jar in (home / "jars").glob(jars)]
-    found = re.search(r"-(\d+\.\d+\.\d+)", names[0]) if names else None
-    return found[1] if found else None
-
-
-def spark_home() -> Path:
-    """Return the folder of the Spark that is run: of pyspark, or of SPARK_HOME."""
-    try:
-        with redirect_stderr(StringIO()):  # it prints a page, and ends the process
-            return Path(_find_spark_home())
-    except SystemExit as error:
-        raise StreamsError(
-            "there is no Spark here, because pyspark has come without its jars; set "
-            "SPARK_HOME to the folder of one"
-        ) from error
-
-
-def spark_conf() -> Path:
-    """Return the folder of Spark's own configuration, as its scripts find it."""
-    return Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
-
-
-def spark_defaults() -> set[str]:
-    """Return the settings that Spark's own file decides, unless a command line does."""
-    with suppress(OSError):
-        text = (spark_conf() / "spark-defaults.conf").read_text()
-        return set(re.findall(r"^\s*(spark\.[^\s=:]+)", text, re.MULTILINE))
-    return set()
-
-
-def refuse_other_home() -> None:
-    """Refuse a SPARK_HOME that our pyspark cannot start, or not speak to."""
-    home = spark_home()
-    if version := _version_in(home, "spark-core_*.jar"):
-        _refuse_other_version(version, f"in {home}")
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def settings_for(*formats: str) -> dict[str, Any]:
     """Add what the formats in use need to the settings of ``spark.yml``."""
     settings = {k: v for k, v in _State.settings.items() if k != "packages"}
@@ -368,20 +281,20 @@ def _in_project(path: str) -> str:
 def _start(settings: dict[str, Any]) -> SparkSession:
     settings = _with_warehouse(_with_event_log(settings))
     if was_submitted():
-        _refuse_unpinned()
+        refuse_unpinned(project_path())
         settings = _not_decided_by_submit(settings)
-        refuse_unreachable(SparkConf().get("spark.master"))
+        refuse_unreachable(str(SparkConf().get("spark.master") or ""), settings)
         session = _create(settings)
         session.sparkContext.setLogLevel("WARN")  # it prints every batch otherwise
     else:
-        refuse_unreachable(settings.get("spark.master"))
+        refuse_unreachable(str(settings.get("spark.master") or ""), settings)
         refuse_other_home()
         check_java()
         logger.info("Starting Spark ...")
         _announce_download(str(settings.get(PACKAGES, "")))
         session = _launch(_for_this_machine(settings))
     logging.getLogger().addFilter(_is_not_py4j)
-    _refuse_other_version(session.version)
+    refuse_other_version(session.version)
     _silence_traces()
     _hand_over_secrets(session)
     _State.started = session.sparkContext
@@ -551,111 +464,6 @@ def _with_event_log(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, EVENT_LOG: folder}
 
 
-def refuse_unreachable(master: str | None) -> None:
-    """Ask a cluster for an answer; Spark would ask for a minute, or end in a log."""
-    master = master or ""
-    if master and not was_submitted():  # vendors have masters that only they know
-        _refuse_lost_master(master)
-    if master.startswith("spark://"):
-        addresses = master.removeprefix("spark://").split(",")
-        places = [a.rpartition(":")[::2] for a in addresses]
-        host, port = _reach(master, [(h.strip("[]"), p) for h, p in places])
-        if version := _version_on_page_of(host, port):
-            _refuse_other_version(version, f"at {master}")
-
-
-def _refuse_lost_master(master: str) -> None:
-    """Refuse what nobody listens to, where Java would end before it can say so."""
-    refuse_unknown_master(master)
-    if master == "yarn":
-        _refuse_unconfigured_yarn()
-    is_direct = not getproxies().keys() & {"http", "https", "all"}
-    if is_direct and (found := KUBERNETES.match(master)):
-        scheme, host, port = found.groups()
-        usual = "80" if scheme == "http" else "443"
-        _reach(master, [(host.strip("[]"), port or usual)])
-
-
-def _reach(master: str, places: list[tuple[str, str]]) -> tuple[str, str]:
-    """Return the first place of a cluster that answers."""
-    for host, port in places:
-        try:
-            socket.create_connection((host, int(port)), REACHED).close()
-            return host, port
-        except (OSError, ValueError) as error:  # ValueError: there is no port
-            reason = error
-    raise StreamsError(
-        f"the cluster at {master} does not answer ({reason}); start its master, or "
-        "correct spark.master in spark.yml, or --master"
-    )
-
-
-def _refuse_unconfigured_yarn() -> None:
-    """Refuse to look for a YARN of which nobody says where it is."""
-    is_told = any(map(os.environ.get, ("HADOOP_CONF_DIR", "YARN_CONF_DIR")))
-    if not is_told and not (spark_conf() / "spark-env.sh").exists():
-        raise StreamsError(
-            "spark.master is yarn, and nothing says where YARN is; set HADOOP_CONF_DIR "
-            "to the folder with the cluster's core-site.xml and yarn-site.xml"
-        )
-
-
-def refuse_unknown_master(master: str) -> None:
-    """Refuse what Spark would end by, in a log, as if Java were the matter."""
-    if not MASTER.match(master):
-        raise StreamsError(
-            f"'{master}' is no master of Spark's; write spark://host:7077, "
-            "k8s://https://host:6443, yarn or local[*] as spark.master in spark.yml, or "
-            "as --master of kedro streams submit"
-        )
-
-
-def _version_on_page_of(host: str, masters_port: str) -> str | None:
-    """Look up which Spark a master runs; another one would not even answer ours."""
-    try:
-        port = int(_State.settings.get(*MASTERS_PAGE))
-        page = http.client.HTTPConnection(host, port, timeout=LOOKED_UP)
-        page.request("GET", "/")
-        text = page.getresponse().read(PAGE_BEGINS).decode(errors="replace")
-        found = re.search(MASTERS_VERSION.format(masters_port), text, re.DOTALL)
-    except (OSError, http.client.HTTPException, ValueError):
-        return None  # there is no such page, or it is somebody else's
-    return found[1] if found else None
-
-
-def _refuse_other_version(version: str, where: str = "here") -> None:
-    """Refuse a Spark that is not the one our pyspark speaks to."""
-    if _release(version) != _release(__version__):
-        is_known = int(version.partition(".")[0]) >= SPARK
-        move = f"write pyspark=={version} into pyproject.toml, or " if is_known else ""
-        raise StreamsError(
-            f"Spark is {version} {where}, and the installed pyspark {__version__}; "
-            f"they must be the same: {move}let the cluster run the other one"
-        )
-
-
-def _refuse_unpinned() -> None:
-    """Refuse a Spark that brought its own pyspark instead of the project's."""
-    pinned = _pinned()
-    if pinned and _release(__version__) != pinned:
-        raise StreamsError(
-            f"Spark and its pyspark are {__version__} here, and this project is made for "
-            f"pyspark=={pinned}; run it with that Spark, or write the other number "
-            f"(of Spark {SPARK} or newer) into pyproject.toml and package it again"
-        )
-
-
-def _pinned() -> str | None:
-    """Return the pyspark that the wheel, or the project around us, asks for."""
-    try:
-        wanted = "\n".join(metadata.requires(DISTRIBUTION) or ())
-    except metadata.PackageNotFoundError:
-        file = project_path() / "pyproject.toml"
-        wanted = file.read_text() if file.is_file() else ""
-    found = re.search(r"\bpyspark==(\d+\.\d+\.\d+)", wanted)
-    return found[1] if found else None
-
-
 def _adapt(session: SparkSession) -> None:
     """Apply to a session that was there before us what can still be applied."""
     too_late = []
@@ -676,26 +484,3 @@ def _warn_too_late(keys: list[str]) -> None:
             "the cluster's own settings), or start Spark here.",
             ", ".join(sorted(keys)),
         )
-
-
-def check_java() -> str:
-    """Return Java's path; refuse a missing or too old one before Spark's traceback."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    if java is None:
-        place = f"in JAVA_HOME ({home})" if home else "on the PATH"
-        raise StreamsError(
-            f"Spark needs Java, and there is none {place}; {JAVA_ADVICE}"
-        )
-    answer = subprocess.run(
-        [java, "-version"], capture_output=True, text=True, check=False
-    )
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
-    if not found:
-        raise StreamsError(f"Spark needs Java, and {java} is none; {JAVA_ADVICE}")
-    if int(found[1]) < JAVA:
-        raise StreamsError(
-            f"Spark needs Java {JAVA} or newer, and {java} is Java {found[1]}; "
-            f"{JAVA_ADVICE}"
-        )
-    return java

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from . import session
+from . import cluster, installed, session
 from .errors import SECRET, SECRET_VALUE, USER_IN_URL, StreamsError, without_user
 from .files import is_remote, on_disk
 from .jars import download, name_of, sparks_own
@@ -63,7 +63,7 @@ def submit_command(
     _refuse_impossible(settings, conf_source, run_options)
     _warn_of_older_code(settings)
     settings.update(_pythons(settings))
-    defaults = session.spark_defaults()  # which go before what a run sets later
+    defaults = installed.spark_defaults()  # which go before what a run sets later
     decided = {
         k: session.text(v)
         for k, v in settings.items()
@@ -182,9 +182,9 @@ def _refuse_impossible(
     settings: dict[str, Any], conf_source: str | None, options: tuple[str, ...]
 ) -> None:
     mode, master = settings["spark.submit.deployMode"], settings["spark.master"]
-    session.refuse_unknown_master(master)
+    cluster.refuse_unknown_master(master)
     is_kubernetes = master.startswith("k8s://")
-    known = settings.keys() | session.spark_defaults()
+    known = settings.keys() | installed.spark_defaults()
     if is_kubernetes and not any(k.endswith(IMAGE) for k in known):
         raise StreamsError(
             f"spark.kubernetes.{IMAGE} is not in spark.yml, and Kubernetes runs nothing "
@@ -272,6 +272,6 @@ def _safe_place(key: str) -> str:
 
 
 def _spark_submit() -> str:
-    session.refuse_other_home()
+    installed.refuse_other_home()
     name = "spark-submit.cmd" if os.name == "nt" else "spark-submit"
-    return str(session.spark_home() / "bin" / name)
+    return str(installed.spark_home() / "bin" / name)
