@@ -4,7 +4,7 @@ import dbm
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ RECIPE = re.compile(
     r"^## (\w+): .*?```yaml\n(.*?)```.*?```python\n(.*?)```", re.DOTALL | re.MULTILINE
 )
 KAFKA, SINKS = "Messages of Kafka", "Sinks"
+LAKES = ("in_delta", "in_iceberg")
 TOPICS = ("lines", "orders", "payments", "big_orders", "visits")
 HOUR = "2026-03-02T{:02}:{:02}:00Z"
 
@@ -179,27 +180,39 @@ def test_a_recipe_names_those_whose_entries_it_needs(pristine):
 
 @pytest.fixture(scope="module")
 def stored(pristine, request, tmp_path_factory) -> Iterator[Project]:
-    """A project with all recipes of sinks, run twice: the second time for a new file."""
+    """A project with all recipes of sinks that have no fixture of their own."""
     project = pristine.copy(tmp_path_factory.mktemp("sinks"))
-    apart = {"tidy_tables", "in_cassandra"}
+    apart = {*LAKES, "tidy_tables", "in_cassandra"}
     try:
         postgres = request.getfixturevalue("postgres")
     except pytest.skip.Exception:  # as its own tests say
         postgres, apart = None, apart | {"in_postgres", "by_jdbc"}
-    names = [name for name in recipes(project, SINKS) if name not in apart]
-    add(project, names, SINKS, "base")
     if postgres:
         credentials = {"warehouse": postgres.credentials}
         file = project.folder / "conf/local/credentials.yml"
         file.write_text(yaml.safe_dump(credentials))
-    pipelines = f"--pipelines={','.join(names)}"
-    project.run(pipelines)
-    deliver(project, 100, "2026-03-03")
-    project.run(pipelines)
+    run_twice(project, [name for name in recipes(project, SINKS) if name not in apart])
     yield project
     if postgres:
         made = "units, spark_batches, deliveries_0, deliveries_1"
         postgres.do(f"DROP TABLE IF EXISTS {made}")
+
+
+@pytest.fixture(scope="module")
+def lakes(pristine, tmp_path_factory) -> Project:
+    """A project with the recipes of tables."""
+    project = pristine.copy(tmp_path_factory.mktemp("lakes"))
+    run_twice(project, LAKES)
+    return project
+
+
+def run_twice(project: Project, names: Iterable[str]) -> None:
+    """Run recipes over what is there, and once more over a new file."""
+    add(project, names, SINKS, "base")
+    pipelines = f"--pipelines={','.join(names)}"
+    project.run(pipelines)
+    deliver(project, 100, "2026-03-03")
+    project.run(pipelines)
 
 
 def deliver(project: Project, new_stock: int, day: str) -> None:
@@ -256,8 +269,8 @@ def test_totals_are_in_postgresql(stored, postgres, units):
 
 
 @pytest.mark.parametrize("table", ["delta", "iceberg"])
-def test_totals_are_in_tables(stored, spark, units, table):
-    assert totals_in(table, stored, spark) == units
+def test_totals_are_in_tables(lakes, spark, table):
+    assert totals_in(table, lakes, spark) == delivered(lakes)
 
 
 def totals_in(table: str, project: Project, spark) -> dict[str, int]:
@@ -267,50 +280,50 @@ def totals_in(table: str, project: Project, spark) -> dict[str, int]:
     return {row.sku: row.new_stock for row in rows}
 
 
-def test_tables_are_tidied_by_an_ordinary_pipeline_and_streams_go_on(stored, spark):
+def test_tables_are_tidied_by_an_ordinary_pipeline_and_streams_go_on(lakes, spark):
     """No version is a week old here, so the recipe is told to forget them now."""
-    add(stored, ["tidy_tables"], SINKS, "base")
+    add(lakes, ["tidy_tables"], SINKS, "base")
     now = (
         "f\"older_than => TIMESTAMP '{datetime.now(timezone.utc)}', retain_last => 2\""
     )
-    stored.edit(
+    lakes.edit(
         "src/cold_store/pipelines/tidy_tables/__init__.py",
         ('f"{older}, retain_last => 10"', now),
         ("{KEEP // timedelta(hours=1)} HOURS", "0 HOURS"),
     )
     unsafe = {"spark.databricks.delta.retentionDurationCheck.enabled": False}
-    (stored.folder / "conf/local/spark.yml").write_text(yaml.safe_dump(unsafe))
-    delta = stored.folder / "data/03_primary/deliveries_in_delta"
-    iceberg = str(stored.folder / "data/03_primary/lake/shop/deliveries")
+    (lakes.folder / "conf/local/spark.yml").write_text(yaml.safe_dump(unsafe))
+    delta = lakes.folder / "data/03_primary/deliveries_in_delta"
+    iceberg = str(lakes.folder / "data/03_primary/lake/shop/deliveries")
 
     def count(what: str = "") -> int:
         return spark.read.format("iceberg").load(f"{iceberg}{what}").count()
 
-    def stored_files() -> int:
+    def data_files() -> int:
         return len(list(delta.glob("day=*/*.parquet")))
 
     before = spark.read.format("delta").load(str(delta)).count()
-    files, versions, kept = count("#files"), count("#snapshots"), stored_files()
+    files, versions, kept = count("#files"), count("#snapshots"), data_files()
 
-    ok(*stored.command("run", "--pipelines=tidy_tables"), cwd=stored.folder)
+    ok(*lakes.command("run", "--pipelines=tidy_tables"), cwd=lakes.folder)
 
     assert spark.read.format("delta").load(str(delta)).count() == before
     history = spark.sql(f"DESCRIBE HISTORY delta.`{delta}`").collect()
     done = {row.operation for row in history}
-    assert {"OPTIMIZE", "VACUUM END"} <= done and stored_files() < kept
+    assert {"OPTIMIZE", "VACUUM END"} <= done and data_files() < kept
     assert count() == before
     assert count("#files") < files and count("#snapshots") == 2 < versions + 1
 
-    deliver(stored, 1000, "2026-03-04")
-    stored.run("--pipelines=in_delta,in_iceberg")
+    deliver(lakes, 1000, "2026-03-04")
+    lakes.run(f"--pipelines={','.join(LAKES)}")
 
     for table in ("delta", "iceberg"):
-        assert totals_in(table, stored, spark) == delivered(stored)
+        assert totals_in(table, lakes, spark) == delivered(lakes)
     ok(
-        *stored.command("streams", "reset", "--yes", "units_in_iceberg"),
-        cwd=stored.folder,
+        *lakes.command("streams", "reset", "--yes", "units_in_iceberg"),
+        cwd=lakes.folder,
     )
-    check = stored.kedro("streams", "check", "--pipelines=in_iceberg")
+    check = lakes.kedro("streams", "check", "--pipelines=in_iceberg")
     said = " ".join((check.stdout + check.stderr).split())
     assert (
         "units_in_iceberg: begins with the oldest snapshot that deliveries_in" in said

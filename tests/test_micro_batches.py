@@ -552,6 +552,36 @@ def test_a_mirror_on_another_server_is_no_second_writer_of_the_table(batches):
     assert batches(UNITS, MIRROR).formats == {"postgresql"}
 
 
+DYNAMIC = {"partitionOverwriteMode": "dynamic"}
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "keeps"),
+    [
+        ({}, {}, False),
+        ({"partitionBy": "sku"}, {}, False),
+        (DYNAMIC, {}, False),
+        ({"partitionBy": "sku", **DYNAMIC}, {}, True),
+        (
+            {"partitionBy": "sku"},
+            {"spark.sql.sources.partitionOverwriteMode": "DYNAMIC"},
+            True,
+        ),
+    ],
+)
+def test_partitions_are_kept_if_spark_is_told_to_keep_them(
+    code, batches, monkeypatch, tmp_path, options, settings, keeps
+):
+    """Two streams may then write into one folder; Spark otherwise empties it."""
+    monkeypatch.setattr(code.session._State, "settings", settings)
+    there = str(tmp_path / "stock")
+    entry = {"filepath": there, "save_args": {"mode": "overwrite", **options}}
+
+    written = batches({"type": "spark.SparkDatasetV2", **entry}).overwritten
+
+    assert written == ([] if keeps else [there])
+
+
 def test_what_wrapped_datasets_need_of_spark_is_known(batches):
     there = batches(
         {**LAST, "file_format": "delta", "save_args": {"mode": "overwrite"}},

@@ -317,7 +317,7 @@ def test_answers_that_fail_lose_nothing_and_double_nothing(
 
     assert hit == {*writes, table}
     assert any("_spark_metadata/1.compact" in path for _, path in store.calls)
-    assert (project.newest("int_new_inventory") == 1) == on_disk
+    assert (project.newest("int_new_inventory") > 0) == on_disk
     deliveries = store.committed(f"{place}/02_intermediate/inventory")
     assert without_processing_time(deliveries) == expected_deliveries(project)
     assert stock_in(store, place) == expected_stock(project)
@@ -375,6 +375,15 @@ def test_batches_of_files_are_whole_after_a_write_that_failed(
         "usual": [("PUT", "/part-"), ("COPY", "/part-")],
         "directory": [("PUT", "/part-"), ("POST", "uploadId=")],
     }[committer]
+
+    def delivered() -> list[tuple[str, int]]:
+        batches = [name for name in store.names(f"{place}/delivered") if name.isdigit()]
+        folders = [f"{place}/delivered/{number}" for number in batches]
+        rows = [row for folder in folders for row in store.parquet_rows(folder)]
+        return sorted((row["sku"], row["new_stock"]) for row in rows)
+
+    lines = [line.split(",") for line in expected_deliveries(project)]
+    expected = sorted((sku, int(units)) for sku, units, *_ in lines)
     with project.live(S3, "--to-nodes=stamp_processing_time") as run:
         run.says("int.new_inventory: batch 0")
         refused[:] = writes[:1]
@@ -383,14 +392,8 @@ def test_batches_of_files_are_whole_after_a_write_that_failed(
         refused[:] = writes[1:]
         await_restart(run)
         refused.clear()
-        run.says("int.new_inventory: batch 1")
+        wait_until(lambda: delivered() == expected, "all deliveries")
         assert run.stop() == 0, run.text
 
     assert hit == {*writes}
-    rows = [
-        (row["sku"], row["new_stock"])
-        for number in (0, 1)
-        for row in store.parquet_rows(f"{place}/delivered/{number}")
-    ]
-    expected = [line.split(",")[:2] for line in expected_deliveries(project)]
-    assert sorted(rows) == sorted((sku, int(units)) for sku, units in expected)
+    assert delivered() == expected

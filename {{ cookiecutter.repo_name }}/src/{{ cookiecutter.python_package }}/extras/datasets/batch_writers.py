@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import StructType
 
 from ..streams.errors import first_sentence, is_sparks
+from ..streams.session import setting
 from .arguments import absolute
 from .stream_sink import StreamSink
 from .upsert_dataset import UpsertDataset
@@ -34,6 +35,7 @@ REFUSE_BY_DEFAULT = {  # and all of Spark's; with what makes them overwrite
     "GBQTableDataset": "if_exists: replace under its save_args",
     "SparkHiveDataset": "write_mode: overwrite",
 }
+DIVIDED = "partitionOverwriteMode"  # static, unless somebody says dynamic
 OVERWRITE = "mode: overwrite under its save_args"
 
 
@@ -144,9 +146,11 @@ class DatasetWriter:
 
     @property
     def _is_divided(self) -> bool:
-        """Whether a batch may replace some partitions, and keep the others."""
-        named = {key.lower() for key in self._config.get("save_args") or {}}
-        return "partitionby" in named
+        """Whether a batch replaces some partitions, and keeps the others."""
+        options = self._config.get("save_args") or {}
+        chosen = {key.lower(): value for key, value in options.items()}
+        mode = chosen.get(DIVIDED.lower(), setting(f"spark.sql.sources.{DIVIDED}"))
+        return "partitionby" in chosen and str(mode).lower() == "dynamic"
 
     @property
     def _is_sparks(self) -> bool:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
 from ..streams.errors import SECRET, first_sentence
-from ..streams.files import at, is_remote
+from ..streams.files import at, needs_spark
 from ..streams.session import (
     get_spark,
     has_own_catalog,
@@ -173,8 +173,10 @@ class SparkStreamingDataset(StreamSink):
 
     @property
     def has_lost_its_beginning(self) -> bool:
-        """Whether a stream that begins here would not read all rows that are there."""
-        return self._lake is not None and self._lake.has_lost_its_beginning
+        """Whether a stream that begins here would miss rows that it is to read."""
+        if self._lake is None or self.reader_option("stream-from-timestamp"):
+            return False
+        return self._lake.has_lost_its_beginning
 
     @property
     def keeps_malformed(self) -> bool:
@@ -528,7 +530,7 @@ class SparkStreamingDataset(StreamSink):
         path = self.filepath
         if not self.is_files or path is None or GLOB.search(path):
             return False
-        if is_remote(path) and not is_running():
+        if needs_spark(path) and not is_running():
             return False  # Spark will tell
         return not at(path).exists()
 

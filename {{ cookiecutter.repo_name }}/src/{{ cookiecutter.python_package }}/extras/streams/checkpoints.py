@@ -71,8 +71,8 @@ def unfinished(checkpoint: str) -> Iterator[tuple[Any, Any]]:
 def forget_beginning(checkpoint: str) -> None:
     """Let Iceberg note anew where a stream began, once no batch begins there any more.
 
-    A bounded run asks for that snapshot, which may have expired long after the stream
-    has read it: apache/iceberg#18000.
+    What ends when all is read asks for that snapshot, which may have expired long after
+    the stream has read it: apache/iceberg#18000.
     """
     if latest(f"{checkpoint}/commits") is not None:
         for source in at(f"{checkpoint}/sources").names():

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from ..datasets import SparkStreamingDataset, StreamSink, arguments, kafka
 from . import checkpoints, locks, plans
 from .errors import TROUBLE, StreamsError, first_sentence, listed
-from .files import ask, is_remote, store_of
+from .files import ask, needs_spark, store_of
 from .session import missing_format, our_command, package_for
 from .topology import Topology
 
@@ -121,12 +121,13 @@ def _refuse_stream_into_batch(dataset: Any) -> None:
 
 def silent_stores(topology: Topology) -> Iterator[str]:
     """Find buckets and file systems that do not answer, or that refuse us."""
-    remote = sorted(filter(is_remote, topology.paths))
+    remote = sorted(filter(needs_spark, topology.paths))
     for store, path in {store_of(path): path for path in remote}.items():
         try:
             ask(path)  # not for the whole bucket, which may not be ours
         except TROUBLE as error:
-            yield f"{store}: {_refused(first_sentence(error), store)}"
+            where = store or "the default file system"
+            yield f"{where}: {_refused(first_sentence(error), store)}"
 
 
 def _refused(text: str, store: str) -> str:
@@ -153,10 +154,10 @@ def _refused(text: str, store: str) -> str:
             f"there is no bucket {store.rpartition('/')[2]}; make it, or correct it in "
             "the environment's globals.yml"
         )
-    return (
-        f"the store does not answer ({text}); correct fs.s3a.endpoint in the "
-        "environment's credentials.yml or spark.yml, or try later"
-    )
+    address = "its address"
+    if store.startswith("s3a:"):
+        address = "fs.s3a.endpoint in the environment's credentials.yml or spark.yml"
+    return f"the store does not answer ({text}); correct {address}, or try later"
 
 
 def before_nodes(spark: SparkSession, topology: Topology) -> list[str]:

@@ -15,7 +15,8 @@ from .session import get_spark, has_local_files
 
 ABSENT = "FileNotFoundException"  # Java's word for it
 STORE = re.compile(r"([^:/]+:(//[^/]*)?)?")  # s3a://bucket, hdfs://host:port, dbfs:
-PATIENCE = 15.0  # seconds for a store to say anything at all
+PATIENCE = 25.0  # seconds for a store to say anything; HDFS asks a second node after 20
+PATIENCE_WITH_S3 = 15.0  # which has nobody else to ask
 
 _heard: set[str] = set()  # the stores that have answered this process
 
@@ -32,9 +33,14 @@ def on_disk(path: str) -> str | None:
     return path if not is_remote(path) and has_local_files() else None
 
 
+def needs_spark(path: str) -> bool:
+    """Whether nobody but Spark can look at a path."""
+    return is_remote(path) or not has_local_files()
+
+
 def at(path: str) -> "Local | Hadoop":
     """Return a file or folder; Spark is asked, and started, only where it must be."""
-    return Local(path) if not is_remote(path) and has_local_files() else Hadoop(path)
+    return Hadoop(path) if needs_spark(path) else Local(path)
 
 
 class Local:
@@ -105,10 +111,13 @@ class Hadoop:
         jvm: Any = spark._jvm
         settings = spark._jsc.hadoopConfiguration()
         self._path = jvm.org.apache.hadoop.fs.Path(path)
-        self._files = self._path.getFileSystem(settings)
         if (store := store_of(path)) not in _heard:
-            _in_time(self.exists)
+            patience = PATIENCE_WITH_S3 if store.startswith("s3a:") else PATIENCE
+            _in_time(
+                lambda: self._path.getFileSystem(settings).exists(self._path), patience
+            )
             _heard.add(store)
+        self._files = self._path.getFileSystem(settings)
 
     def exists(self) -> bool:
         """Whether there is a file or folder of that name."""
@@ -184,7 +193,7 @@ def store_of(path: str) -> str:
     return STORE.match(path)[0]  # type: ignore[index]
 
 
-def _in_time(look: Callable[[], Any]) -> Any:
+def _in_time(look: Callable[[], Any], seconds: float) -> Any:
     """Look in a thread that is left behind if nothing comes of it."""
     answers: SimpleQueue[Any] = SimpleQueue()
 
@@ -196,9 +205,9 @@ def _in_time(look: Callable[[], Any]) -> Any:
 
     Thread(target=answer, daemon=True).start()
     try:
-        found, error = answers.get(timeout=PATIENCE)
+        found, error = answers.get(timeout=seconds)
     except Empty:
-        raise TimeoutError(f"not a word in {PATIENCE:.0f} seconds") from None
+        raise TimeoutError(f"not a word in {seconds:.0f} seconds") from None
     if error:
         raise error
     return found

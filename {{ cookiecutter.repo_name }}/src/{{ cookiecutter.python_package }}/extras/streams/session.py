@@ -282,9 +282,9 @@ def _start(settings: dict[str, Any]) -> SparkSession:
     settings = _with_warehouse(_with_event_log(settings))
     if was_submitted():
         refuse_unpinned(project_path())
-        settings = _not_decided_by_submit(settings)
+        ours = _not_decided_by_submit(settings)
         refuse_unreachable(str(SparkConf().get("spark.master") or ""), settings)
-        session = _create(settings)
+        session = _create(ours)
         session.sparkContext.setLogLevel("WARN")  # it prints every batch otherwise
     else:
         refuse_unreachable(str(settings.get("spark.master") or ""), settings)
@@ -313,6 +313,11 @@ def ivy_folder() -> Path:
     """Return where packages stay once they have been downloaded."""
     chosen = _State.settings.get("spark.jars.ivy")
     return Path(str(chosen)) if chosen else Path.home() / ".ivy2.5.2"
+
+
+def setting(name: str) -> Any:
+    """Return what ``spark.yml`` says of a setting of Spark's, if it does."""
+    return _State.settings.get(name)
 
 
 def ivy_settings() -> str | None:

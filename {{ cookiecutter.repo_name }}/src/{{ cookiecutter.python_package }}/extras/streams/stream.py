@@ -74,7 +74,7 @@ class Stream:
         try:
             if self._checkpoint:
                 checkpoints.remember(self._sink)
-                if self._settings.bounded and any(s.is_iceberg for s in self._sources):
+                if any(source.is_iceberg for source in self._sources):
                     checkpoints.forget_beginning(self._checkpoint)
             self._query = self._sink.start(available_now=self._settings.bounded)
             self.run_id = str(self._query.runId)
