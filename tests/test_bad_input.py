@@ -452,6 +452,36 @@ def test_the_command_line_shows_the_reason_last_and_exits_1(project):
     assert "Traceback" not in result.stdout + result.stderr
 
 
+@pytest.mark.parametrize(
+    ("added", "answer"),
+    [
+        ("units: {type: MemoryDataset}\n" * 2, "found duplicate key units"),
+        ("units:\n  type: MemoryDataset\n type: a\n", "Invalid YAML or JSON file"),
+    ],
+)
+def test_a_catalog_that_cannot_be_read_is_a_sentence(project, added, answer):
+    file = project.folder / "conf/base/catalog.yml"
+    file.write_text(file.read_text() + added)
+
+    for command in (("run",), ("streams", "check")):
+        result = project.kedro(*command)
+
+        said = " ".join((result.stdout + result.stderr).split())
+        assert result.returncode == 1 and "Traceback" not in said
+        assert said.partition("Error: catalog.yml")[2].find(answer) >= 0, said
+
+
+def test_a_setting_that_is_no_number_is_named(project):
+    settings = {"spark.memory.fraction": "lots"}
+    (project.folder / "conf/local/spark.yml").write_text(yaml.safe_dump(settings))
+
+    result = project.kedro("run")
+
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode == 1 and "Traceback" not in said
+    assert "spark.memory.fraction in spark.yml: " in said
+
+
 def test_a_sink_refused_by_its_node_is_told_in_a_sentence_too(project):
     overlay(project, readings(streaming=False))
 

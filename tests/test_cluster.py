@@ -837,6 +837,16 @@ def test_a_place_that_nobody_names_is_a_sentence(project, missing, where):
         assert "write it into globals.yml of the environment" in said
 
 
+def test_a_python_that_nothing_brings_is_named(project):
+    configure(project, {"spark.pyspark.python": "./environment/bin/python"})
+
+    result = submit(project, "--dry-run")
+
+    said = " ".join((result.stdout + result.stderr).split())
+    assert result.returncode == 1 and "Traceback" not in said
+    assert "and nothing brings the folder environment there; write spark.arch" in said
+
+
 @pytest.mark.parametrize(
     ("written", "advice"),
     [
@@ -985,7 +995,10 @@ def test_executors_without_this_project_are_named(project, cluster):
 def test_a_cluster_without_room_is_said_so(clustered):
     clustered.edit("conf/cluster/spark.yml", ("cores: 1", "cores: 64"))
 
-    assert "has given this run no executor within" in refused(clustered)
+    said = refused(clustered)
+
+    assert "has given this run no executor within" in said
+    assert "600m (spark.executor.memory) and 64 (spark.executor.cores)" in said
 
 
 def test_ctrl_c_is_heard_while_a_cluster_is_asked(clustered):

@@ -393,6 +393,52 @@ def test_a_column_that_delta_fills_need_not_be_there(spark, lake_table):
     assert not list(table.problems(spark.createDataFrame([], "sku STRING").schema))
 
 
+@pytest.mark.parametrize("place", ["delta folder"], indirect=True)
+def test_a_column_that_a_new_table_of_delta_cannot_have_is_known_before(
+    spark, lake_table
+):
+    schema = spark.createDataFrame([], "sku STRING, `new stock` INT").schema
+
+    (problem,) = lake_table().problems(schema)
+
+    assert "can have no column new stock, because of a space" in problem
+
+
+def test_totals_of_a_new_table_have_room_for_many_rows(stream):
+    row = {"sku": "C", "units": 2_000_000_000}
+
+    there = stream(row, row, add=["units"])
+    finish(there)
+
+    assert rows(there.load()) == [("A", 3), ("B", 5), ("C", 4_000_000_000)]
+
+
+@pytest.mark.parametrize("place", ["delta folder", "delta table"], indirect=True)
+def test_a_table_that_is_divided_otherwise_is_refused(
+    dataset, source, arguments, place
+):
+    by = {**arguments, "partition_by": ["sku"]}
+    there = dataset(**place, save_args=arguments)
+    there.save(source.load())
+    finish(there)
+
+    (problem,) = dataset(**place, save_args=by).unstorable(source.load().schema)
+
+    assert "is not divided, and partition_by names sku; write there what" in problem
+
+
+def test_a_table_of_iceberg_in_no_catalog_of_its_own_is_refused(code, spark, dataset):
+    schema = spark.createDataFrame([], "sku STRING, units INT").schema
+    given = {"file_format": "iceberg", "table": "shop.stock"}
+
+    (sinks,) = dataset(**given, save_args={"checkpoint": "c"}).unstorable(schema)
+    upsert = code.datasets.UpsertDataset(**given, keys=["sku"], create=True)
+    (upserts,) = upsert.problems(schema)
+
+    assert "begins with no catalog that conf/base/spark.yml knows; write" in sinks
+    assert "table: lake.shop.stock" in upserts
+
+
 def test_an_upsert_that_names_what_it_cannot_use_is_refused(code, tmp_path, spark):
     given = {"file_format": "delta", "keys": ["sku"], "filepath": str(tmp_path / "t")}
     upsert = code.datasets.UpsertDataset

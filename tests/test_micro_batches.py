@@ -368,7 +368,20 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
         (
             {"datasets": [{"type": "pandas.CSVDatset", "filepath": "a"}]},
             "pandas.CSVDatset under datasets cannot be built: Dataset "
-            "'CSVDatset' not found in 'pandas'",
+            "'CSVDatset' not found in 'pandas'; correct the name, or, if it is right, "
+            "type: pip install 'kedro-datasets[pandas-csvdatset]'",
+        ),
+        (
+            {"datasets": [{"type": "MemoryDataset"}]},
+            "MemoryDataset under datasets would keep the newest batch until the run",
+        ),
+        (
+            {
+                "datasets": [
+                    {"type": "pandas.CSVDataset", "filepath": "a/{batchId}.csv"}
+                ]
+            },
+            "{batchId} stays as it is, in pandas.CSVDataset ",
         ),
         (
             {"datasets": [{"type": "pandas.CSVDataset", "file": "a"}]},
@@ -412,6 +425,10 @@ def test_a_row_writer_may_decline_and_needs_neither_open_nor_close(
                 ]
             },
             "has mode: ignore, which writes nothing where something is, so that all",
+        ),
+        (
+            {"datasets": [{**LAST, "save_args": {"mode": "overwrit"}}]},
+            "has mode: overwrit, which Spark does not know; write mode: overwrite under",
         ),
         (
             {"datasets": [{**LAST, "save_args": {"mode": "error"}}]},

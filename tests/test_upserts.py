@@ -223,6 +223,30 @@ def test_increments_are_added_up_with_what_is_there(spark, postgres, upsert, tab
     assert rows == [("A", 13, 5), ("B", 1, 2)]
 
 
+def test_totals_of_a_new_table_have_room_for_many_rows(spark, postgres, upsert, table):
+    there = upsert(add=["units"], create=True)
+    schema = "sku STRING, units INT"
+
+    for _ in range(2):
+        there.save(spark.createDataFrame([("A", 2_000_000_000)] * 2, schema))
+
+    assert postgres.rows(f"SELECT * FROM {table}") == [("A", 8_000_000_000)]
+
+
+def test_a_number_that_is_too_large_is_refused_without_its_row(
+    code, spark, postgres, upsert, table
+):
+    postgres.do(f"CREATE TABLE {table} (sku text PRIMARY KEY, units smallint)")
+
+    with pytest.raises(DatasetError) as caught:
+        upsert().save(
+            spark.createDataFrame([("hidden", 40_155)], "sku STRING, units INT")
+        )
+
+    assert str(caught.value).endswith("\nsmallint out of range")
+    assert code.errors.is_final(caught.value)
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -470,6 +494,11 @@ def problems(dataset, schema) -> str:
     ("config", "made", "answer"),
     [
         ({}, None, "does not exist; create it, or write create: true"),
+        (
+            {"create": True, "table": "nosuch.units"},
+            None,
+            "postgresql nosuch.units needs schema nosuch; CREATE SCHEMA nosuch",
+        ),
         ({"keys": ["id"]}, None, "keys names id, and the rows have only sku, units"),
         ({"order_by": "at"}, None, "order_by names at, and the rows have only"),
         ({"add": ["cost"]}, None, "add names cost, and the rows have only"),
@@ -573,6 +602,8 @@ def test_columns_that_postgresql_has_no_place_for_are_refused(spark, upsert):
     [
         ({"keys": []}, "keys is no list of columns, so no row could be told"),
         ({"add": ["sku"]}, "add names sku, which is a key or order_by"),
+        ({"keys": ["sku", "sku"]}, "keys names sku twice; leave one out"),
+        ({"create": "yes please"}, "create is 'yes please'; write true, or leave it"),
         ({"key": ["sku"]}, "key 'key' is not known here; did you mean keys?"),
         ({"add": "units"}, "add is no list of columns; write e.g. add: [units]"),
         ({"order_by": ["at"]}, "order_by is no name of a column; write e.g. order_by"),

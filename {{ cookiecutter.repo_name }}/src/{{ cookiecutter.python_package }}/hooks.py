@@ -10,6 +10,7 @@ from kedro.framework.hooks import hook_impl
 from kedro.io import CatalogProtocol, DataCatalog, DatasetError
 from kedro.pipeline import Pipeline
 from omegaconf.errors import InterpolationResolutionError
+from yaml import YAMLError
 
 from .extras.datasets.batch_writers import remember_credentials
 from .extras.streams import checks, session
@@ -126,6 +127,11 @@ def _resolved(context: KedroContext, kind: str) -> dict[str, Any]:
             f"{reason}; {kind}.yml asks for it at {error.full_key}: "
             f"{_where_to_give_it(reason)}"
         ) from error
+    except (YAMLError, ValueError) as error:  # of which Kedro shows pages
+        said = str(getattr(error, "problem", None) or error).split("\n")[0]
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise StreamsError(f"{kind}.yml{where}: {said}") from error
 
 
 def _where_to_give_it(reason: str) -> str:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from kedro.io import AbstractDataset, DatasetError
+from kedro.io import AbstractDataset, DatasetError, MemoryDataset
 from kedro.utils import load_obj
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
@@ -21,7 +21,10 @@ from .stream_sink import StreamSink
 from .upsert_dataset import UpsertDataset
 
 BATCH_ID = "{batch_id}"
+NEARLY = re.compile(r"\{\s*batch[\s_-]*id\s*\}", re.IGNORECASE)  # that, misspelt
 PATHS = {"filepath", "filename", "path"}  # what Kedro makes absolute, but not in lists
+# How Kedro says that a dataset lacks a library; its own advice comes in further lines.
+UNMET = re.compile(r"(.*?)\. (?:Make sure the dataset name|Please install the missing)")
 MODES = ("mode", "write_mode", "if_exists")  # what datasets call it
 READING = ("load_args", "open_args_load")  # has modes of its own
 APPENDING = ("append", "a")
@@ -37,6 +40,7 @@ REFUSE_BY_DEFAULT = {  # and all of Spark's; with what makes them overwrite
 }
 DIVIDED = "partitionOverwriteMode"  # static, unless somebody says dynamic
 OVERWRITE = "mode: overwrite under its save_args"
+SPARKS_MODES = {*APPENDING, *REPLACING, *REFUSING, SKIPPING} - {"a", "x"}
 
 
 class _Known:
@@ -68,6 +72,7 @@ class DatasetWriter:
         paths = {key: absolute(config[key]) for key in config.keys() & PATHS}
         self._config = {**config, **paths}
         self._refuse_versions()
+        self._refuse_misspelt_number()
         self._refuse_unknown_credentials(self._config)
         self.is_per_batch = BATCH_ID in str(config)
         self.dataset = self._built(0)
@@ -204,6 +209,13 @@ class DatasetWriter:
             return AbstractDataset.from_config(str(config["type"]), config)
         except DatasetError as error:
             reason = first_sentence(error.__cause__ or error)
+            if missing := UNMET.search(reason):
+                extra = str(config["type"]).removeprefix("kedro_datasets.").lower()
+                extra = extra.replace(".", "-").replace("_", "-")
+                reason = (
+                    f"{missing[1]}; correct the name, or, if it is right, type: pip "
+                    f"install 'kedro-datasets[{extra}]'"
+                )
             raise DatasetError(
                 f"{config['type']} under datasets cannot be built: {reason}"
             ) from error
@@ -214,6 +226,14 @@ class DatasetWriter:
                 f"{self.place} is versioned, and a batch that is replayed would become "
                 f"a second version; remove versioned and write {BATCH_ID} into its "
                 "filepath"
+            )
+
+    def _refuse_misspelt_number(self) -> None:
+        found = {*NEARLY.findall(str(self._config))} - {BATCH_ID}
+        if found:
+            raise DatasetError(
+                f"{found.pop()} stays as it is, in {self.place}; the number of the batch "
+                f"goes where {BATCH_ID} is written"
             )
 
     def _refuse_unknown_credentials(self, config: dict[str, Any]) -> None:
@@ -238,6 +258,11 @@ class DatasetWriter:
 
     def _refuse_streams(self) -> None:
         kind = type(self.dataset)
+        if issubclass(kind, MemoryDataset):
+            raise DatasetError(
+                "MemoryDataset under datasets would keep the newest batch until the run "
+                "ends, and nobody could read it; choose a dataset that stores it"
+            )
         if issubclass(kind, StreamSink) or kind.__name__ == "SparkStreamingDataset":
             raise DatasetError(
                 f"{self._config['type']} under datasets is a dataset for streams, and a "
@@ -248,6 +273,12 @@ class DatasetWriter:
     def _refuse_second_write_that_fails(self) -> None:
         mode = _mode(self._config)
         name = type(self.dataset).__name__
+        knows_all = self._is_sparks and name != "SparkHiveDataset"
+        if knows_all and mode and mode not in SPARKS_MODES:
+            raise DatasetError(
+                f"{self.place} has mode: {mode}, which Spark does not know; write "
+                f"{OVERWRITE}, or append"
+            )
         if mode == SKIPPING:
             raise DatasetError(
                 f"{self.place} has mode: {mode}, which writes nothing where something "

@@ -28,6 +28,8 @@ CARELESS = (
     "streaming-skip-overwrite-snapshots",
 )
 COMPUTED = {"generatedColumns", "identityColumns", "allowColumnDefaults"}  # of Delta
+NO_NAME = re.compile(r"[ ,;{}()\n\t=]")  # of a column of Delta, unless it maps names
+MAPPING = "spark.databricks.delta.properties.defaults.columnMapping.mode"
 COMMIT = re.compile(r"\d{20}\.(json|checkpoint)")  # in the log of Delta
 
 # What makes Delta note a batch in the transaction that writes it, and refuse it later.
@@ -107,13 +109,40 @@ class LakeTable:
 
         The latter are welcome where the writer widens the table.
         """
+        if homeless := self._is_in_no_catalog():
+            yield homeless
+            return
         try:
             if self.exists():
                 yield from self._misfits(schema, widens)
+            elif self.file_format == "delta":
+                yield from self._unnameable(schema)
         except Exception as error:
             if not is_sparks(error):
                 raise
             yield f"{self.place} cannot be read: {first_sentence(error)}"
+
+    def _is_in_no_catalog(self) -> str | None:
+        """Say that Iceberg would not find a table, because no catalog is its own."""
+        if self.file_format != "iceberg" or not has_own_catalog():
+            return None
+        names = (str(self.table).split(".")[0], self._spark.catalog.currentCatalog())
+        found = [self._spark.conf.get(f"spark.sql.catalog.{n}", "") for n in names]
+        if found[0] or (found[1] and "delta" not in str(found[1])):
+            return None
+        return (
+            f"{self.place} begins with no catalog that conf/base/spark.yml knows; write "
+            f"table: lake.{self.table}, where lake is spark.sql.catalog.lake there"
+        )
+
+    def _unnameable(self, schema: StructType) -> Iterator[str]:
+        """Find columns that a new table of Delta cannot have."""
+        maps = str(self._spark.conf.get(MAPPING, "none")) != "none"
+        if found := [c for c in schema.names if not maps and NO_NAME.search(c)]:
+            yield (
+                f"{self.place} can have no column {', '.join(found)}, because of a space "
+                "or one of ,;{}()= in it; rename it in the node"
+            )
 
     def _misfits(self, schema: StructType, widens: bool) -> Iterator[str]:
         same = _same_name(self._spark)
@@ -138,6 +167,18 @@ class LakeTable:
             if not is_lossless(field.dataType, kind):
                 yield f"{self.place}: {misfit(field, kind)}"
 
+    def divided_otherwise(self, by: list[str]) -> Iterator[str]:
+        """Find out whether Delta would refuse files that are divided in this way."""
+        if not by or self.file_format != "delta" or not self.exists():
+            return
+        there = list(self._detail.partitionColumns)
+        if [c.lower() for c in by] != [c.lower() for c in there]:
+            how = f"divided by {', '.join(there)}" if there else "not divided"
+            yield (
+                f"{self.place} is {how}, and partition_by names {', '.join(by)}; write "
+                "there what the table has, or remove it"
+            )
+
     @property
     def has_lost_its_beginning(self) -> bool:
         """Whether snapshots have expired that a new stream of Iceberg would begin with."""
@@ -152,8 +193,12 @@ class LakeTable:
         """Whether Delta may fill columns that the rows do not have."""
         if self.file_format != "delta":
             return False
-        detail: Any = self._spark.sql(f"DESCRIBE DETAIL {self.identifier}").first()
-        return bool(COMPUTED & set(detail.tableFeatures or ()))
+        return bool(COMPUTED & set(self._detail.tableFeatures or ()))
+
+    @property
+    def _detail(self) -> Any:
+        """What Delta tells of a table."""
+        return self._spark.sql(f"DESCRIBE DETAIL {self.identifier}").first()
 
     def load(self) -> DataFrame:
         """Read the table as it is now."""
@@ -196,13 +241,13 @@ class LakeUpserts:
 
     def problems(self, schema: StructType) -> Iterator[str]:
         """Find what the table as it is would refuse."""
-        is_there = self._table.exists()
         found = list(self._table.problems(schema))
-        if self._create and not is_there:
-            found += undividable(self._partition_by, schema.names)
+        if not found and not self._table.exists():
+            if self._create:
+                found += undividable(self._partition_by, schema.names)
+            else:
+                found.append(self._absent())
         yield from found
-        if not found and not self._create and not is_there:
-            yield self._absent()
 
     def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
         """Bring a batch into the table, unless it is there already."""
@@ -211,7 +256,7 @@ class LakeUpserts:
             if not self._create:
                 raise DatasetError(self._absent())
             new.write.format("noop").mode("overwrite").save()  # to see bad rows first
-            self._table.create(rows.schema, self._partition_by)
+            self._table.create(new.schema, self._partition_by)
         spark = rows.sparkSession
         if batch_id is None:
             self._take_in(spark, new)

@@ -43,12 +43,10 @@ class Merge:
         """Leave the newest row of each key; fail where it cannot be known.
 
         One table cannot take two rows of a key at once, and a row without a key would
-        never be found again.
+        never be found again. Totals have the types of sums: there may be many.
         """
         others = [c for c in rows.columns if c not in self.keys and c not in self.add]
-        sums = [
-            F.sum(_column(c)).cast(rows.schema[c].dataType).alias(c) for c in self.add
-        ]
+        sums = [F.sum(_column(c)).alias(c) for c in self.add]
         keys = [self._required(key).alias(key) for key in self.keys]
         grouped = rows.groupBy(*keys).agg(
             self._newest(others).alias(REST), F.count("*").alias(COUNT), *sums

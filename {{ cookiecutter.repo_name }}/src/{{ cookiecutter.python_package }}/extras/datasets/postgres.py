@@ -4,6 +4,7 @@ Executors write a batch into a table of its own, side by side. One transaction t
 merges that into the table, and notes the batch, so that one that comes again is known.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -44,6 +45,8 @@ NOTICED = {  # a server that is gone without a word, a minute into the merge
     "tcp_user_timeout": 60_000,
 }
 PATIENCE = "500ms"  # for whoever holds what is left of an earlier batch
+# What PostgreSQL says of a row; before that, its client shows the row itself.
+REFUSED = re.compile(r"ERROR: (.*?)\s*(?:Call getNextException|$)")
 SQL_ERRORS = ("java.sql.BatchUpdateException", "org.postgresql.util.PSQLException")
 ANY_NUMBER = DecimalType(38, 18)  # how Spark reads a numeric without limits
 
@@ -104,6 +107,9 @@ class PostgresTable:
         if there is None:
             if not self._create:
                 yield self._absent()
+            elif not self._has_schema(connection):
+                where = ".".join(self._schema)
+                yield f"{self.place} needs schema {where}; CREATE SCHEMA {where}"
             return
         if lost := [c for c in columns if c not in there]:
             yield (
@@ -223,7 +229,9 @@ class PostgresTable:
             mistake: Any = self._client.errors.lookup(_sql_state(error))
         except KeyError:
             return error
-        return mistake(first_sentence(error))
+        said = first_sentence(error)
+        found = REFUSED.search(said)
+        return mistake(found[1] if found else said)
 
     def _take_in(self, connection: Any, stage: str, schema: StructType) -> None:
         """Merge, in the order of keys, so that two writers seldom block each other."""
@@ -361,6 +369,13 @@ class PostgresTable:
 
     def _exists(self, connection: Any, name: str) -> bool:
         found = connection.execute("SELECT to_regclass(%s)", (self._quoted(name),))
+        return found.fetchone()[0] is not None
+
+    def _has_schema(self, connection: Any) -> bool:
+        if not self._schema:
+            return True
+        schema = ".".join(map(_quoted, self._schema))
+        found = connection.execute("SELECT to_regnamespace(%s)", (schema,))
         return found.fetchone()[0] is not None
 
     def _columns(self, connection: Any) -> list[str] | None:

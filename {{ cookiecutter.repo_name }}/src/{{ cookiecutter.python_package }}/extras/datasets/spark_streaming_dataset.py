@@ -399,6 +399,7 @@ class SparkStreamingDataset(StreamSink):
         yield from schemas.undividable(self._partition_by, schema.names)
         if self._lake and not self._is_on("overwriteSchema"):
             yield from self._lake.problems(schema, self._widens_its_table)
+            yield from self._lake.divided_otherwise(self._partition_by)
         if self.is_kafka:
             yield from self._unsendable(schema)
 

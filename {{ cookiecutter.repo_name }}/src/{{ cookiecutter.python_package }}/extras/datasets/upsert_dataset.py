@@ -81,6 +81,8 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
                 "keys is no list of columns, so no row could be told from another; write "
                 "e.g. keys: [sku]"
             )
+        if not isinstance(create, bool):
+            raise DatasetError(f"create is {create!r}; write true, or leave it out")
         if not isinstance(add or [], list):
             raise DatasetError(f"add is no list of columns; write e.g. add: [{add}]")
         if not isinstance(order_by or "", str):
@@ -88,6 +90,9 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
                 "order_by is no name of a column; write e.g. order_by: arrived_at"
             )
         self._merge = Merge(keys, order_by, list(add or ()))
+        for what, names in (("keys", keys), ("add", self._merge.add)):
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise DatasetError(f"{what} names {twice[0]} twice; leave one out")
         if clash := set(self._merge.add) & {*keys, order_by}:
             raise DatasetError(
                 f"add names {', '.join(map(str, clash))}, which is a key or order_by, "

@@ -112,10 +112,11 @@ def _refuse_stream_into_batch(dataset: Any) -> None:
     """Refuse to give a dataset that saves once a stream that never ends."""
     if not isinstance(dataset, StreamSink | MemoryDataset | None):
         kind = type(dataset).__name__
+        ours = SparkStreamingDataset.__module__.rpartition(".")[0]
         raise DatasetError(
             f"{kind} saves a whole result once, and was given a stream, which has no "
-            "end; use extras.datasets.SparkStreamingDataset, or put the dataset inside "
-            "extras.datasets.MicroBatchDataset to save each batch with it"
+            f"end; use {ours}.SparkStreamingDataset, or put the dataset inside "
+            f"{ours}.MicroBatchDataset to save each batch with it"
         )
 
 

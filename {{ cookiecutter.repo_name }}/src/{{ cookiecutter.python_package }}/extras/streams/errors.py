@@ -62,10 +62,17 @@ TOPIC_GONE = (
     f"again, and so must the stream: {RESET}"
 )
 TOO_LARGE = "; raise max.message.bytes of the topic, or send smaller messages"
-SENTENCES = {  # what to add to what Kafka says
+REWRITTEN = (
+    ". A stream can only follow a table to which rows are added: read what its writer "
+    "reads, or, by an entry with streaming: false, the table as it is"
+)
+NO_DRIVER = "; name its class beside url, e.g. driver: org.postgresql.Driver"
+SENTENCES = {  # what to add to what Kafka, Delta and Java say
     "not available in Kafka any more": f". {MESSAGES_GONE}",
     "UnknownTopicOrPartitionException": TOPIC_GONE,
     "larger than the max message size the server": TOO_LARGE,
+    "DELTA_SOURCE_TABLE_IGNORE_CHANGES": REWRITTEN,
+    "No suitable driver": NO_DRIVER,
 }
 # The third is how Java puts it when the class made a function that Spark sent along.
 NO_CLASS = re.compile("ClassNotFoundException|NoClassDefFoundError|SerializedLambda")
@@ -76,6 +83,8 @@ CLASS_GONE = (
 TASK = re.compile(  # which of Spark's tasks failed, before what it failed by
     r"^(?:[\w.]+: )?Job aborted due to stage failure: .*?\(TID \d+\) \([^)]*\): "
 )
+UNSAID = "TASK_WRITE_FAILED"  # of which the cause has the reason
+OWN_WORDS = re.compile(r"^.*?\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?$")
 CLASSES = re.compile(r"^(?:Caused by: |: )?((?:[a-z]\w*\.)+[A-Z][\w$]*)", re.MULTILINE)
 PYTHON_MISTAKES = (
     ArithmeticError,
@@ -105,11 +114,16 @@ def listed(problems: list[str]) -> str:
 
 def first_sentence(error: BaseException) -> str:
     """Return what Spark says in an error, without its stack trace and query plan."""
+    while (cause := getattr(error, "_cause", None)) and UNSAID in str(error):
+        error = cause
     java: Any = getattr(error, "java_exception", None)
-    text = str(java.getMessage() or java.toString()) if java else str(error)
+    text = str(java.getMessage() or "") if java else str(error)
+    if java and " " not in text:  # the name of a class, for example, and no reason
+        text = str(java.toString())
     line = _users_own_error(text) or _first_line(text)
     is_executors = re.search(r"executor (?!driver)", line)
     line = TASK.sub("", line)
+    line = OWN_WORDS.sub(r"\1", line)
     if is_executors and NO_CLASS.search(line):
         line += CLASS_GONE
     for words, sentence in SENTENCES.items():

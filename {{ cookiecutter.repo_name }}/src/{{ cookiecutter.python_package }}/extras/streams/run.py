@@ -53,20 +53,16 @@ class StreamsRun:
             if is_submitted:
                 self._stop.listen_to_java(self._settings.drain_seconds)
             checks.refuse(checks.silent_stores(self._topology))
+            if is_submitted:  # by a cluster, which starts a driver anew before that
+                self._await_dead_drivers()
+            checks.refuse(checks.locked(self.streams))
             places = self._topology.paths
             checks.refuse(
                 workers.problems(self._spark, places, lambda: self._stop.count)
             )
             self.end_if_asked()
-            if is_submitted:  # by a cluster, which starts a driver anew before that
-                self._await_dead_drivers()
             self._make_folders_between_streams()
-            checks.refuse(
-                [
-                    *checks.before_nodes(self._spark, self._topology),
-                    *checks.locked(self.streams),
-                ]
-            )
+            checks.refuse(checks.before_nodes(self._spark, self._topology))
         except BaseException:
             self.close()
             raise

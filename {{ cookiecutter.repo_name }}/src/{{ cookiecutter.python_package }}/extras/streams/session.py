@@ -57,6 +57,7 @@ AT_LAUNCH = re.compile(
     r"|kerberos\.(keytab|principal)|driver\.(?!host|bindAddress|port))"
 )
 EVENT_LOG = "spark.eventLog.dir"
+NO_NUMBER = re.compile(r'(?:input string: "|(?:byte|time) string: )([^"\n]+)')
 NOT_TAKEN = "stopped SparkContext"  # what Spark says of itself when a master is silent
 
 
@@ -306,7 +307,8 @@ def _silence_traces() -> None:
     """Keep Spark from printing, as JSON, the trace of what is said in a sentence."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 - Spark 3 has none
 
-    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    for kind in ("DataFrame", "SQL"):
+        PySparkLogger.getLogger(f"{kind}QueryContextLogger").setLevel(logging.CRITICAL)
 
 
 def ivy_folder() -> Path:
@@ -395,7 +397,8 @@ def _create(settings: dict[str, Any]) -> SparkSession:
     except Py4JJavaError as error:
         if NOT_TAKEN not in str(error):
             raise StreamsError(
-                f"Spark does not start: {first_sentence(error)}; {where_the_trace_is()} "
+                f"Spark does not start: {_blamed(str(error), settings)}"
+                f"{first_sentence(error)}; {where_the_trace_is()} "
                 "has the trace, and spark.yml the settings"
             ) from error
         raise StreamsError(
@@ -404,6 +407,13 @@ def _create(settings: dict[str, Any]) -> SparkSession:
             f"which (if it is not at port {MASTERS_PAGE[1]}, say where with "
             f"{MASTERS_PAGE[0]} in spark.yml), and {where_the_trace_is()} what else it may be"
         ) from error
+
+
+def _blamed(error: str, settings: dict[str, Any]) -> str:
+    """Name the setting whose value is no number, of which Java says only the value."""
+    found = NO_NUMBER.search(error)
+    names = [k for k, v in settings.items() if found and text(v) == found[1]]
+    return f"{' or '.join(names)} in spark.yml: " if names else ""
 
 
 def text(value: Any) -> str:

@@ -33,6 +33,7 @@ REFERENCE = re.compile(
     r"|^spark\.kerberos\.renewal\.credentials$"
     r"|\.security\.credentials\.\w+\.enabled$"
 )
+SENT = re.compile(r"archives$|files$|spark\.yarn\.dist\.")  # what travels with a run
 # Java reads them when it starts, wherever that is.
 FIRST = ("spark.driver.", "spark.kerberos.", "spark.hadoop.yarn.")
 
@@ -203,6 +204,15 @@ def _refuse_impossible(
                 f"spark.archives in spark.yml names {session.shown(file)}, which is not "
                 "there; make it, see docs/deploy.md, or remove the line"
             )
+    python = str(settings.get("spark.pyspark.python", ""))
+    folder = python.removeprefix("./").partition("/")[0]
+    travel = " ".join(session.text(v) for k, v in settings.items() if SENT.search(k))
+    if python.startswith("./") and f"#{folder}" not in travel:
+        raise StreamsError(
+            f"spark.pyspark.python in spark.yml is {python}, and nothing brings the "
+            f"folder {folder} there; write spark.archives: "
+            f"dist/environment.tar.gz#{folder}, see docs/deploy.md"
+        )
     if mode == "cluster" and master.startswith("spark://"):
         raise StreamsError(
             "spark.submit.deployMode is cluster, which a standalone cluster does not "

@@ -41,8 +41,7 @@ def problems(
             yield (
                 f"the cluster at {master} has given this run no executor within "
                 f"{_patience(master):.0f} seconds; look at {_who_knows(master)}, and for "
-                "free cores and memory (spark.executor.memory and spark.executor.cores of "
-                "spark.yml)"
+                f"free cores and memory: an executor of this run wants {_wants(spark)}"
             )
             return
         except Exception as error:
@@ -52,6 +51,17 @@ def problems(
             )
             return
     yield from sorted({p for answer in answers for p in _lacks(answer, marks)})
+
+
+def _wants(spark: SparkSession) -> str:
+    """Say what an executor must be given, and by which settings."""
+    settings = spark.sparkContext.getConf()
+    wanted = {"memory": "1g", "cores": "all of a worker's"}
+    found = {
+        f"spark.executor.{what}": settings.get(f"spark.executor.{what}", usual)
+        for what, usual in wanted.items()
+    }
+    return " and ".join(f"{value} ({key})" for key, value in found.items())
 
 
 def _patience(master: str) -> float:
