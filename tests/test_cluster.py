@@ -837,7 +837,7 @@ def test_a_place_that_nobody_names_is_a_sentence(project, missing, where):
         assert "write it into globals.yml of the environment" in said
 
 
-def test_a_python_that_nothing_brings_is_named(project):
+def test_a_python_that_nothing_brings_is_named(project, tmp_path):
     configure(project, {"spark.pyspark.python": "./environment/bin/python"})
 
     result = submit(project, "--dry-run")
@@ -845,6 +845,11 @@ def test_a_python_that_nothing_brings_is_named(project):
     said = " ".join((result.stdout + result.stderr).split())
     assert result.returncode == 1 and "Traceback" not in said
     assert "and nothing brings the folder environment there; write spark.arch" in said
+    defaults = "spark.archives hdfs:/shared.tar.gz#environment\n"
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
+    environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path)}
+    command = ("streams", "submit", CLUSTER, "--dry-run")
+    assert project.kedro(*command, env=environment).returncode == 0
 
 
 @pytest.mark.parametrize(

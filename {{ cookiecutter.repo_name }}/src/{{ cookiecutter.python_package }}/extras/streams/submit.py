@@ -204,15 +204,8 @@ def _refuse_impossible(
                 f"spark.archives in spark.yml names {session.shown(file)}, which is not "
                 "there; make it, see docs/deploy.md, or remove the line"
             )
-    python = str(settings.get("spark.pyspark.python", ""))
-    folder = python.removeprefix("./").partition("/")[0]
-    travel = " ".join(session.text(v) for k, v in settings.items() if SENT.search(k))
-    if python.startswith("./") and f"#{folder}" not in travel:
-        raise StreamsError(
-            f"spark.pyspark.python in spark.yml is {python}, and nothing brings the "
-            f"folder {folder} there; write spark.archives: "
-            f"dist/environment.tar.gz#{folder}, see docs/deploy.md"
-        )
+    if not any(map(SENT.search, known - settings.keys())):  # what they bring is unknown
+        _refuse_python_that_nothing_brings(settings)
     if mode == "cluster" and master.startswith("spark://"):
         raise StreamsError(
             "spark.submit.deployMode is cluster, which a standalone cluster does not "
@@ -227,6 +220,18 @@ def _refuse_impossible(
         raise StreamsError(
             "--conf-source is for a driver on this machine; one in the cluster has the "
             "archive that kedro package makes of conf/: leave the option out"
+        )
+
+
+def _refuse_python_that_nothing_brings(settings: dict[str, Any]) -> None:
+    python = str(settings.get("spark.pyspark.python", ""))
+    folder = python.removeprefix("./").partition("/")[0]
+    travel = " ".join(session.text(v) for k, v in settings.items() if SENT.search(k))
+    if python.startswith("./") and f"#{folder}" not in travel:
+        raise StreamsError(
+            f"spark.pyspark.python in spark.yml is {python}, and nothing brings the "
+            f"folder {folder} there; write spark.archives: "
+            f"dist/environment.tar.gz#{folder}, see docs/deploy.md"
         )
 
 
