@@ -3,6 +3,8 @@
 import importlib
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from threading import Barrier
 
@@ -411,6 +413,35 @@ def test_totals_of_a_new_table_have_room_for_many_rows(stream):
     finish(there)
 
     assert rows(there.load()) == [("A", 3), ("B", 5), ("C", 4_000_000_000)]
+
+
+def test_totals_of_long_decimals_lose_no_digit(code, place, spark):
+    price = Decimal("0.0000000001")
+    rows = spark.createDataFrame([("A", price)] * 2, "sku STRING, price DECIMAL(30,10)")
+    there = code.datasets.UpsertDataset(
+        **place, keys=["sku"], add=["price"], create=True
+    )
+
+    for _ in range(2):
+        there.save(rows)
+
+    assert [row.price for row in there.load().collect()] == [4 * price]
+
+
+@pytest.mark.parametrize("place", ["iceberg table"], indirect=True)
+def test_a_stream_since_a_moment_misses_only_rows_since_then(stream, spark, lake_table):
+    finish(stream())
+    finish(stream({"sku": "C", "units": 1}))
+    table = lake_table()
+    lost = table.has_lost_rows(None)
+    now = f"TIMESTAMP '{datetime.now(timezone.utc)}'"
+    spark.sql(
+        f"CALL lake.system.expire_snapshots(table => '{table.table}', "
+        f"older_than => {now}, retain_last => 1)"
+    )
+
+    assert not lost and table.has_lost_rows(None)
+    assert table.has_lost_rows("0") and not table.has_lost_rows(str(10**13))
 
 
 @pytest.mark.parametrize("place", ["delta folder", "delta table"], indirect=True)

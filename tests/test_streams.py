@@ -157,6 +157,41 @@ def test_a_reason_is_what_failed_and_not_in_which_task(streams):
     assert reason == "org.apache.kafka.common.errors.RecordTooLargeException: 1 MB"
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "Job failed: [USER_RAISED_EXCEPTION] key sku is null SQLSTATE: P0001",
+            "key sku is null",
+        ),
+        (
+            "[DELTA_SOURCE_TABLE_IGNORE_CHANGES] Detected a data update.",
+            "[DELTA_SOURCE_TABLE_IGNORE_CHANGES] Detected a data update. A stream can "
+            "only follow a table to which rows are added: read what its writer reads, "
+            "or, by an entry with streaming: false, the table as it is",
+        ),
+        (
+            "No suitable driver",
+            "No suitable driver; name its class, for a SparkJDBCDataset under "
+            "save_args, e.g. properties: {driver: org.postgresql.Driver}",
+        ),
+    ],
+)
+def test_a_reason_says_what_to_do(streams, said, reason):
+    assert streams.errors.first_sentence(RuntimeError(said)) == reason
+
+
+def test_a_reason_is_why_a_task_could_not_write(streams, spark, tmp_path):
+    path = tmp_path / "out"
+    overflow = "SELECT CAST(id + 2147483647 AS INT) AS n FROM range(1, 2)"
+
+    with pytest.raises(Exception, match="TASK_WRITE_FAILED|CAST_OVERFLOW") as caught:
+        spark.sql(overflow).write.parquet(str(path))
+
+    reason = streams.errors.first_sentence(caught.value)
+    assert reason.startswith("[CAST_OVERFLOW]")
+
+
 # --- settings ----------------------------------------------------------------
 
 

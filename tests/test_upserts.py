@@ -247,6 +247,17 @@ def test_a_number_that_is_too_large_is_refused_without_its_row(
     assert code.errors.is_final(caught.value)
 
 
+def test_totals_of_long_decimals_lose_no_digit(spark, postgres, upsert, table):
+    there = upsert(add=["price"], create=True)
+    price = Decimal("0.0000000001")
+    rows = spark.createDataFrame([("A", price)] * 2, "sku STRING, price DECIMAL(30,10)")
+
+    for _ in range(2):
+        there.save(rows)
+
+    assert postgres.rows(f"SELECT price FROM {table}") == [(4 * price,)]
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [

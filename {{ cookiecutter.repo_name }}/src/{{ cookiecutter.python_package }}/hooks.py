@@ -131,7 +131,9 @@ def _resolved(context: KedroContext, kind: str) -> dict[str, Any]:
         said = str(getattr(error, "problem", None) or error).split("\n")[0]
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise StreamsError(f"{kind}.yml{where}: {said}") from error
+        raise StreamsError(
+            f"the configuration of {kind} (its own files and globals.yml{where}): {said}"
+        ) from error
 
 
 def _where_to_give_it(reason: str) -> str:

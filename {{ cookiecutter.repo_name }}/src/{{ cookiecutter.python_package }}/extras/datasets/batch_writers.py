@@ -26,7 +26,7 @@ PATHS = {"filepath", "filename", "path"}  # what Kedro makes absolute, but not i
 # How Kedro says that a dataset lacks a library; its own advice comes in further lines.
 UNMET = re.compile(r"(.*?)\. (?:Make sure the dataset name|Please install the missing)")
 MODES = ("mode", "write_mode", "if_exists")  # what datasets call it
-READING = ("load_args", "open_args_load")  # has modes of its own
+ELSEWHERE = ("load_args", "open_args_load", "metadata")  # have modes of their own
 APPENDING = ("append", "a")
 REPLACING = ("overwrite", "replace")
 OF_A_FILE = re.compile("[awx][bt+]*")  # Python's own; only the letter matters here
@@ -40,7 +40,7 @@ REFUSE_BY_DEFAULT = {  # and all of Spark's; with what makes them overwrite
 }
 DIVIDED = "partitionOverwriteMode"  # static, unless somebody says dynamic
 OVERWRITE = "mode: overwrite under its save_args"
-SPARKS_MODES = {*APPENDING, *REPLACING, *REFUSING, SKIPPING} - {"a", "x"}
+SPARKS_MODES = {"append", "overwrite", *REFUSING, SKIPPING} - {"x", "fail"}
 
 
 class _Known:
@@ -209,9 +209,10 @@ class DatasetWriter:
             return AbstractDataset.from_config(str(config["type"]), config)
         except DatasetError as error:
             reason = first_sentence(error.__cause__ or error)
-            if missing := UNMET.search(reason):
-                extra = str(config["type"]).removeprefix("kedro_datasets.").lower()
-                extra = extra.replace(".", "-").replace("_", "-")
+            kind = str(config["type"]).removeprefix("kedro_datasets.")
+            is_kedros = find_spec(f"kedro_datasets.{kind.partition('.')[0]}")
+            if (missing := UNMET.search(reason)) and is_kedros:
+                extra = kind.lower().replace(".", "-").replace("_", "-")
                 reason = (
                     f"{missing[1]}; correct the name, or, if it is right, type: pip "
                     f"install 'kedro-datasets[{extra}]'"
@@ -414,7 +415,7 @@ def _mode(config: dict[str, Any]) -> str | None:
         if key in MODES:
             mode = str(value).lower()
             return mode[0] if OF_A_FILE.fullmatch(mode) else mode
-        if key in READING or not isinstance(value, dict):
+        if key in ELSEWHERE or not isinstance(value, dict):
             continue
         if found := _mode(value):
             return found

@@ -1,7 +1,7 @@
 """Tables of Delta and Iceberg: whether they are there, and upserts into them."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -104,7 +104,9 @@ class LakeTable:
             return f"{warehouse()}/{self.table}"
         return self.filepath
 
-    def problems(self, schema: StructType, widens: bool = False) -> Iterator[str]:
+    def problems(
+        self, schema: StructType, widens: bool = False, by: Sequence[str] = ()
+    ) -> Iterator[str]:
         """Find columns whose values the table would change, or which it does not have.
 
         The latter are welcome where the writer widens the table.
@@ -115,6 +117,7 @@ class LakeTable:
         try:
             if self.exists():
                 yield from self._misfits(schema, widens)
+                yield from self._divided_otherwise(by)
             elif self.file_format == "delta":
                 yield from self._unnameable(schema)
         except Exception as error:
@@ -126,13 +129,15 @@ class LakeTable:
         """Say that Iceberg would not find a table, because no catalog is its own."""
         if self.file_format != "iceberg" or not has_own_catalog():
             return None
-        names = (str(self.table).split(".")[0], self._spark.catalog.currentCatalog())
+        first, *others = str(self.table).split(".")
+        names = (first, self._spark.catalog.currentCatalog())
         found = [self._spark.conf.get(f"spark.sql.catalog.{n}", "") for n in names]
         if found[0] or (found[1] and "delta" not in str(found[1])):
             return None
+        name = ".".join(["lake", *(others if len(others) > 1 else [first, *others])])
         return (
             f"{self.place} begins with no catalog that conf/base/spark.yml knows; write "
-            f"table: lake.{self.table}, where lake is spark.sql.catalog.lake there"
+            f"table: {name}, where lake is spark.sql.catalog.lake there"
         )
 
     def _unnameable(self, schema: StructType) -> Iterator[str]:
@@ -167,9 +172,9 @@ class LakeTable:
             if not is_lossless(field.dataType, kind):
                 yield f"{self.place}: {misfit(field, kind)}"
 
-    def divided_otherwise(self, by: list[str]) -> Iterator[str]:
+    def _divided_otherwise(self, by: Sequence[str]) -> Iterator[str]:
         """Find out whether Delta would refuse files that are divided in this way."""
-        if not by or self.file_format != "delta" or not self.exists():
+        if not by or self.file_format != "delta":
             return
         there = list(self._detail.partitionColumns)
         if [c.lower() for c in by] != [c.lower() for c in there]:
@@ -179,14 +184,20 @@ class LakeTable:
                 "there what the table has, or remove it"
             )
 
-    @property
-    def has_lost_its_beginning(self) -> bool:
-        """Whether snapshots have expired that a new stream of Iceberg would begin with."""
+    def has_lost_rows(self, since: str | None) -> bool:
+        """Whether snapshots have expired that a new stream of Iceberg would begin with.
+
+        It begins with the oldest of all, or with those since a moment (in milliseconds).
+        """
         if self.file_format != "iceberg" or not self.exists():
             return False
         snapshots = self._spark.table(f"{self.table}.snapshots")
         oldest = snapshots.orderBy("committed_at").first()
-        return oldest is not None and oldest.parent_id is not None
+        if oldest is None or oldest.parent_id is None:
+            return False
+        if not str(since).isdigit():
+            return True
+        return oldest.committed_at.timestamp() * 1000 > int(str(since))
 
     @property
     def _computes_columns(self) -> bool:

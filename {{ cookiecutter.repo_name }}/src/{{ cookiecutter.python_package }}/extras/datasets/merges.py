@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import NumericType, StructType
+from pyspark.sql.types import DataType, DecimalType, NumericType, StructType
 
 from .schemas import quoted
 
 REST, COUNT = "_rest", "_count"
+LONG = 28  # digits of a decimal whose sum would have all 38
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Merge:
         never be found again. Totals have the types of sums: there may be many.
         """
         others = [c for c in rows.columns if c not in self.keys and c not in self.add]
-        sums = [F.sum(_column(c)).alias(c) for c in self.add]
+        sums = [_total(c, rows.schema[c].dataType) for c in self.add]
         keys = [self._required(key).alias(key) for key in self.keys]
         grouped = rows.groupBy(*keys).agg(
             self._newest(others).alias(REST), F.count("*").alias(COUNT), *sums
@@ -101,6 +102,13 @@ class Merge:
             else:
                 found[column] = f"{new}.{name}"
         return found
+
+
+def _total(name: str, kind: DataType) -> Column:
+    total = F.sum(_column(name))
+    # Spark rounds what it adds to a sum that has all the digits there can be.
+    is_long = isinstance(kind, DecimalType) and kind.precision >= LONG
+    return (total.cast(kind) if is_long else total).alias(name)
 
 
 def _column(name: str) -> Column:

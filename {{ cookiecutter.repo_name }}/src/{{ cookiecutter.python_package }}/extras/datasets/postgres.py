@@ -45,7 +45,7 @@ NOTICED = {  # a server that is gone without a word, a minute into the merge
     "tcp_user_timeout": 60_000,
 }
 PATIENCE = "500ms"  # for whoever holds what is left of an earlier batch
-# What PostgreSQL says of a row; before that, its client shows the row itself.
+# What PostgreSQL says of a row; before that, its client shows the statement.
 REFUSED = re.compile(r"ERROR: (.*?)\s*(?:Call getNextException|$)")
 SQL_ERRORS = ("java.sql.BatchUpdateException", "org.postgresql.util.PSQLException")
 ANY_NUMBER = DecimalType(38, 18)  # how Spark reads a numeric without limits
@@ -358,6 +358,7 @@ class PostgresTable:
         """What Spark's own client needs."""
         return {
             "tcpKeepAlive": "true",
+            "logServerErrorDetail": "false",  # which shows rows
             **self._connection,
             "url": self._url,
             "driver": "org.postgresql.Driver",

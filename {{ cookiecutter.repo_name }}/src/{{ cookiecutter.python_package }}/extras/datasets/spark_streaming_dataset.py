@@ -174,9 +174,8 @@ class SparkStreamingDataset(StreamSink):
     @property
     def has_lost_its_beginning(self) -> bool:
         """Whether a stream that begins here would miss rows that it is to read."""
-        if self._lake is None or self.reader_option("stream-from-timestamp"):
-            return False
-        return self._lake.has_lost_its_beginning
+        since = self.reader_option("stream-from-timestamp")
+        return self._lake is not None and self._lake.has_lost_rows(since)
 
     @property
     def keeps_malformed(self) -> bool:
@@ -398,8 +397,9 @@ class SparkStreamingDataset(StreamSink):
             yield from nested_in_csv(schema, "file_format: parquet")
         yield from schemas.undividable(self._partition_by, schema.names)
         if self._lake and not self._is_on("overwriteSchema"):
-            yield from self._lake.problems(schema, self._widens_its_table)
-            yield from self._lake.divided_otherwise(self._partition_by)
+            yield from self._lake.problems(
+                schema, self._widens_its_table, self._partition_by
+            )
         if self.is_kafka:
             yield from self._unsendable(schema)
 

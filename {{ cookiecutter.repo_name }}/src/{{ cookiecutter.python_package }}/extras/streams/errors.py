@@ -66,7 +66,10 @@ REWRITTEN = (
     ". A stream can only follow a table to which rows are added: read what its writer "
     "reads, or, by an entry with streaming: false, the table as it is"
 )
-NO_DRIVER = "; name its class beside url, e.g. driver: org.postgresql.Driver"
+NO_DRIVER = (
+    "; name its class, for a SparkJDBCDataset under save_args, e.g. properties: {driver: "
+    "org.postgresql.Driver}"
+)
 SENTENCES = {  # what to add to what Kafka, Delta and Java say
     "not available in Kafka any more": f". {MESSAGES_GONE}",
     "UnknownTopicOrPartitionException": TOPIC_GONE,

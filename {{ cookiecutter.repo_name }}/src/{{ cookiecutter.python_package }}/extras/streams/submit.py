@@ -224,10 +224,13 @@ def _refuse_impossible(
 
 
 def _refuse_python_that_nothing_brings(settings: dict[str, Any]) -> None:
+    if settings["spark.master"].startswith("local"):
+        return
     python = str(settings.get("spark.pyspark.python", ""))
     folder = python.removeprefix("./").partition("/")[0]
-    travel = " ".join(session.text(v) for k, v in settings.items() if SENT.search(k))
-    if python.startswith("./") and f"#{folder}" not in travel:
+    sent = [i for k, v in settings.items() if SENT.search(k) for i in _list(str(v))]
+    names = {item.partition("#")[2] or item.rpartition("/")[2] for item in sent}
+    if python.startswith("./") and folder not in names:
         raise StreamsError(
             f"spark.pyspark.python in spark.yml is {python}, and nothing brings the "
             f"folder {folder} there; write spark.archives: "

@@ -56,7 +56,8 @@ def problems(
 def _wants(spark: SparkSession) -> str:
     """Say what an executor must be given, and by which settings."""
     settings = spark.sparkContext.getConf()
-    wanted = {"memory": "1g", "cores": "all of a worker's"}
+    is_standalone = str(spark.sparkContext.master).startswith("spark://")
+    wanted = {"memory": "1g", "cores": "all of a worker's" if is_standalone else "1"}
     found = {
         f"spark.executor.{what}": settings.get(f"spark.executor.{what}", usual)
         for what, usual in wanted.items()
