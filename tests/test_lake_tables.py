@@ -415,6 +415,24 @@ def test_totals_of_a_new_table_have_room_for_many_rows(stream):
     assert rows(there.load()) == [("A", 3), ("B", 5), ("C", 4_000_000_000)]
 
 
+@pytest.mark.parametrize("place", ["delta folder", "delta table"], indirect=True)
+def test_a_total_that_is_too_large_for_its_table_is_named(
+    code, stream, spark, lake_table
+):
+    """Delta says of it that a task failed, and keeps why to itself."""
+    name = lake_table().identifier
+    spark.sql(f"CREATE TABLE {name} (sku STRING, units INT) USING delta")
+    spark.sql(f"INSERT INTO {name} VALUES ('C', 2000000000)")
+
+    there = stream({"sku": "C", "units": 2_000_000_000}, add=["units"])
+
+    with pytest.raises(StreamingQueryException):
+        there.query.awaitTermination(DEADLINE)
+    reason = str(there.failure)
+    assert 'into the "INT" type column `units` due to an overflow' in reason
+    assert code.errors.is_final(there.failure)
+
+
 def test_totals_of_long_decimals_lose_no_digit(code, place, spark):
     price = Decimal("0.0000000001")
     rows = spark.createDataFrame([("A", price)] * 2, "sku STRING, price DECIMAL(30,10)")

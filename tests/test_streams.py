@@ -181,17 +181,6 @@ def test_a_reason_says_what_to_do(streams, said, reason):
     assert streams.errors.first_sentence(RuntimeError(said)) == reason
 
 
-def test_a_reason_is_why_a_task_could_not_write(streams, spark, tmp_path):
-    path = tmp_path / "out"
-    overflow = "SELECT CAST(id + 2147483647 AS INT) AS n FROM range(1, 2)"
-
-    with pytest.raises(Exception, match="TASK_WRITE_FAILED|CAST_OVERFLOW") as caught:
-        spark.sql(overflow).write.parquet(str(path))
-
-    reason = streams.errors.first_sentence(caught.value)
-    assert reason.startswith("[CAST_OVERFLOW]")
-
-
 # --- settings ----------------------------------------------------------------
 
 

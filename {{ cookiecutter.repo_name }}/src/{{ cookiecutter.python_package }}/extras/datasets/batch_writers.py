@@ -40,7 +40,7 @@ REFUSE_BY_DEFAULT = {  # and all of Spark's; with what makes them overwrite
 }
 DIVIDED = "partitionOverwriteMode"  # static, unless somebody says dynamic
 OVERWRITE = "mode: overwrite under its save_args"
-SPARKS_MODES = {"append", "overwrite", *REFUSING, SKIPPING} - {"x", "fail"}
+SPARKS_MODES = {"append", "overwrite", SKIPPING, "error", "errorifexists", "default"}
 
 
 class _Known:
@@ -76,7 +76,7 @@ class DatasetWriter:
         self._refuse_unknown_credentials(self._config)
         self.is_per_batch = BATCH_ID in str(config)
         self.dataset = self._built(0)
-        self._refuse_streams()
+        self._refuse_what_stores_no_batch()
         self._refuse_second_write_that_fails()
         self._as_wanted = _converter(self.dataset)
         self._refuse_missing_arrow()
@@ -257,7 +257,7 @@ class DatasetWriter:
                 "-e '.[arrow]'"
             )
 
-    def _refuse_streams(self) -> None:
+    def _refuse_what_stores_no_batch(self) -> None:
         kind = type(self.dataset)
         if issubclass(kind, MemoryDataset):
             raise DatasetError(

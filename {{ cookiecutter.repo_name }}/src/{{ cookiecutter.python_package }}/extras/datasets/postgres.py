@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ..streams.errors import SECRET_VALUE, first_sentence, is_sparks
+from ..streams.errors import SECRET_VALUE, causes, first_sentence, is_sparks
 from ..streams.session import get_spark
 from .merges import Merge
 from .schemas import is_lossless, misfit, quoted
@@ -456,11 +456,9 @@ def _cut(name: str, longest: int) -> str:
 
 def _sql_state(error: Exception) -> str:
     """Return the code that a database gave an error, of which Spark keeps the cause."""
-    java: Any = getattr(error, "java_exception", getattr(error, "_origin", None))
-    while java is not None:
+    for java in causes(error):
         if java.getClass().getName() in SQL_ERRORS:
             return java.getSQLState() or ""
-        java = java.getCause()
     return ""
 
 

@@ -1,6 +1,7 @@
 """The one error a user meets when streams cannot run."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 import click
@@ -117,12 +118,11 @@ def listed(problems: list[str]) -> str:
 
 def first_sentence(error: BaseException) -> str:
     """Return what Spark says in an error, without its stack trace and query plan."""
-    while (cause := getattr(error, "_cause", None)) and UNSAID in str(error):
-        error = cause
-    java: Any = getattr(error, "java_exception", None)
-    text = str(java.getMessage() or "") if java else str(error)
-    if java and " " not in text:  # the name of a class, for example, and no reason
-        text = str(java.toString())
+    java = getattr(error, "java_exception", None)
+    text = _message(java) if java else str(error)
+    if UNSAID in text:
+        reasons = [said for said in map(_message, causes(error)) if UNSAID not in said]
+        text = reasons[0] if reasons else text
     line = _users_own_error(text) or _first_line(text)
     is_executors = re.search(r"executor (?!driver)", line)
     line = TASK.sub("", line)
@@ -134,6 +134,20 @@ def first_sentence(error: BaseException) -> str:
     if STATE_CHANGED.search(text):
         line = line.removesuffix(".") + OTHER_CHECKPOINT
     return SECRET_VALUE.sub(r"\1***", without_user(line))
+
+
+def causes(error: Any) -> Iterator[Any]:
+    """Follow what Java says that an error came by, if Spark has kept it."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while java is not None:
+        yield java
+        java = java.getCause()
+
+
+def _message(java: Any) -> str:
+    """Return what an exception of Java's says, with its class if that is one word."""
+    text = str(java.getMessage() or "")
+    return text if " " in text else str(java.toString())
 
 
 def _first_line(text: str) -> str:

@@ -8,7 +8,7 @@ from xml.sax.saxutils import quoteattr
 
 from .errors import StreamsError, without_user
 from .installed import check_java, spark_home
-from .session import ivy_folder, ivy_settings
+from .session import ivy_folder, setting
 
 
 def download(
@@ -31,7 +31,7 @@ def download(
         pattern = f"{part}/[artifact]-[revision](-[classifier]).[ext]"
         command = [check_java(), "-jar", str(tool), "-ivy", str(wanted)]
         command += ["-cache", str(ivy_folder() / "cache"), "-retrieve", pattern]
-        settings = ivy_settings()
+        settings = setting("spark.jars.ivySettings")
         if repositories and not settings:
             settings = f"{part}/settings.xml"
             Path(settings).write_text(_ivy_settings(repositories))

@@ -322,11 +322,6 @@ def setting(name: str) -> Any:
     return _State.settings.get(name)
 
 
-def ivy_settings() -> str | None:
-    """Return the file that names a mirror to download from, if there is one."""
-    return _State.settings.get("spark.jars.ivySettings")
-
-
 def _announce_download(packages: str) -> None:
     """Say why the first start takes longer than the others."""
     missing = []
