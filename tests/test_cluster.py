@@ -35,7 +35,10 @@ from test_runs import (
 
 CLUSTER = "--env=cluster"
 BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
-PIP = {"PIP_FIND_LINKS": str(ROOT / ".cache/wheels")}
+PIP = {
+    "PIP_FIND_LINKS": str(ROOT / ".cache/wheels"),
+    "PATH": f"{BIN}:{os.environ['PATH']}",
+}
 OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.4.0"
 CRD = "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml"
 # In the place of the image's user: may read everything here, and write what is his.
@@ -110,6 +113,7 @@ def settle(project: Project, master: str, archive: Path | None) -> None:
         ("spark://127.0.0.1:7077", master),
         ("executor.memory: 2g", "executor.memory: 600m"),
         ("executor.cores: 2", "executor.cores: 1"),
+        ("cores.max: 4", "cores.max: 2"),
         ("partitions: 8", "partitions: 2"),
         ("driver.host: null", "driver.host: 127.0.0.1"),
         ("ui.port: 4040", "ui.port: 0"),
@@ -330,9 +334,11 @@ def test_a_driver_that_is_killed_in_a_batch_goes_on_where_it_was(
 ):
     hold_deliveries(clustered, gate)
     stream = "int_new_inventory"
+    both = "--pipelines=inventory,sensor"
     gate.open()
-    with live(clustered, "--pipelines=inventory") as run:
+    with live(clustered, both) as run:
         run.says("processed.stock: batch")
+        wait_until(lambda: clustered.commits("processed_sensor") > 1, "two batches")
         gate.close()
         for number in range(5):
             send(clustered, number)
@@ -341,11 +347,12 @@ def test_a_driver_that_is_killed_in_a_batch_goes_on_where_it_was(
         run.kill()
 
     gate.open()
-    again = submit(clustered, "--pipelines=inventory", BOUNDED)
+    again = submit(clustered, both, BOUNDED)
 
     assert again.returncode == 0, again.stdout + again.stderr
     assert deliveries_of(clustered) == expected_deliveries(clustered)
     assert stock_of(clustered, spark) == expected_stock(clustered)
+    assert averages_of(clustered) == expected_averages(clustered)
 
 
 def test_sigterm_to_python_finishes_a_batch_that_code_of_the_wheel_writes(
@@ -425,14 +432,60 @@ def test_the_exit_code_is_the_runs(project):
     assert result.returncode == 7, result.stdout + result.stderr
 
 
-def test_the_entry_script_takes_the_options_of_kedro_run(project):
-    told = ok(
-        *(project.python, "deploy/run.py", "--help"),
-        cwd=project.folder,
-        env=with_the_project_installed(project),
-    )
+HEARD = """
+import json, runpy, sys
+from unittest import mock
+from kedro.framework.session import KedroSession
 
-    assert {max(option.opts, key=len) for option in RUN.params} <= set(told.split())
+told = {}
+session = mock.MagicMock()
+session.__enter__().run = lambda **given: told.update(given)
+made = lambda **given: told.update(given) or session
+sys.argv = sys.argv[1:]
+with mock.patch.object(KedroSession, "create", made):
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, end
+shown = lambda runner: [type(runner).__name__, runner._max_workers]
+print("heard " + json.dumps(told, sort_keys=True, default=shown))
+"""
+OPTIONS = [
+    *("--from-inputs=a", "--to-outputs=b", "--from-nodes=c", "--to-nodes=d"),
+    *("--nodes=e", "--tags=f", "--load-versions=g:h", "--pipelines=i"),
+    *("--namespaces=k", "--params=l=1", "--only-missing-outputs", "--async"),
+    *("--runner=ThreadRunner", "--runner-params=max_workers=3"),
+    *("--env=cluster", "--conf-source=conf"),
+]
+
+
+def test_the_entry_script_hears_every_option_as_kedro_run_does(project):
+    (project.folder / "kedro_run.py").write_text(
+        "import sys\nfrom kedro.framework.cli.cli import main\n"
+        "sys.argv.insert(1, 'run')\nmain()\n"
+    )
+    of_a_test_of_its_own, instead_of_another = "--config", "--pipeline"
+    given = {option.partition("=")[0] for option in OPTIONS}
+    known = {max(option.opts, key=len) for option in RUN.params}
+    assert known - given == {of_a_test_of_its_own, instead_of_another}
+
+    heard = [
+        re.findall(
+            "^heard .*",
+            ok(
+                *(project.python, "-W", "ignore", "-c", HEARD, script, *OPTIONS),
+                cwd=project.folder,
+                env=with_the_project_installed(project),
+            ),
+            re.MULTILINE,
+        )
+        for script in ("deploy/run.py", "kedro_run.py")
+    ]
+
+    assert heard[0] == heard[1]
+    told = json.loads(heard[0][0].removeprefix("heard "))
+    assert told["runtime_params"] == {"l": 1} and told["runner"] == ["ThreadRunner", 3]
+    assert told["pipeline_names"] == ["i"]
 
 
 # --- other clusters ----------------------------------------------------------
@@ -1028,7 +1081,7 @@ def test_a_folder_that_executors_do_not_see_is_named(project, artifacts, tmp_pat
         settle(project, lonely.master, artifacts / "environment.tar.gz")
         project.edit("conf/cluster/globals.yml", ("data: /", "data: file:///"))
         patience = "spark.scheduler.maxRegisteredResourcesWaitingTime"
-        configure(project, {"spark.cores.max": 2, patience: "5min"})
+        configure(project, {patience: "5min"})
         said = refused(project, "--pipelines=inventory")
 
     assert "data/04_checkpoint/int_new_inventory is not the same folder on" in said
@@ -1051,6 +1104,29 @@ def test_a_jar_that_only_the_driver_has_is_named(clustered, spark):
     assert result.returncode == 1, "as of any stream that fails for good"
     assert "processed.stock failed" in said
     assert "executors lack a jar that the driver has" in said
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        "java.lang.ClassNotFoundException: "
+        "org.apache.spark.sql.kafka010.KafkaBatchInputPartition",
+        "java.lang.NoClassDefFoundError: org/apache/hadoop/fs/s3a/S3AFileSystem",
+    ],
+)
+def test_a_class_is_missed_where_it_is_missed(code, lacking):
+    """In the words of Spark 4.0."""
+    said = (
+        "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most "
+        "recent failure: Lost task 0.3 in stage 1.0 (TID 7) (10.0.0.3 executor {}): "
+    ) + lacking
+
+    of_an_executor = code.errors.first_sentence(Exception(said.format(1)))
+    of_the_driver = code.errors.first_sentence(Exception(said.format("driver")))
+
+    assert of_an_executor.startswith(lacking)
+    assert "executors lack a jar that the driver has" in of_an_executor
+    assert of_the_driver == lacking
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from conftest import ROWS, finish, forget_newest_commit, run_in_process, wait_un
 from kedro.io import DataCatalog, DatasetError
 from kedro.pipeline import Node, Pipeline
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
 from shell import DEADLINE
 from test_bad_input import overlay, written
 from test_runs import expected_stock
@@ -280,7 +281,6 @@ def test_a_table_that_a_kill_left_half_made_is_made(stream, lake_table):
 
 
 def test_streams_that_begin_together_make_one_table(code, spark, lake_table):
-    """The second finds no table when it looks, and one when it makes its own."""
     schema = spark.createDataFrame([], "sku STRING, units INT").schema
     tables = [lake_table() for _ in range(3)]
     together = Barrier(len(tables), timeout=DEADLINE)
@@ -292,9 +292,23 @@ def test_streams_that_begin_together_make_one_table(code, spark, lake_table):
 
     with ThreadPoolExecutor(len(tables)) as threads:
         list(threads.map(create, tables))
-    tables[0].create(schema, [])
-
     assert tables[0].load().schema.names == ["sku", "units"]
+
+
+def test_a_table_that_another_process_makes_meanwhile_is_taken(
+    spark, lake_table, monkeypatch
+):
+    """It is not there when we look, and there when we make our own."""
+    schema = spark.createDataFrame([], "sku STRING, units INT").schema
+    table = lake_table()
+    table.create(schema, [])
+    answers = [False, True]
+    monkeypatch.setattr(type(table), "exists", lambda _: answers.pop(0))
+
+    table.create(schema, [])
+
+    assert not answers
+    assert table.load().schema.names == ["sku", "units"]
 
 
 def test_a_batch_is_read_once_however_often_it_is_looked_at(stream):
@@ -346,6 +360,29 @@ BAD_ROWS = pytest.mark.parametrize(
     ],
     ids=["twice", "null"],
 )
+
+
+def test_a_column_that_a_batch_does_not_have_stays_as_it_is(
+    stream, dataset, arguments, source, place, spark, lake_table, tmp_path
+):
+    table = lake_table()
+    name, kind = table.identifier, table.file_format
+    spark.sql(f"CREATE TABLE {name} (sku STRING, units INT, aisle STRING) USING {kind}")
+    spark.sql(f"INSERT INTO {name} VALUES ('A', 1, 'cold')")
+    appending = dataset(
+        **place, save_args={**arguments, "checkpoint": str(tmp_path / "appending")}
+    )
+
+    merged = stream()
+    assert not list(merged.unstorable(merged.data.schema))
+    finish(merged)
+    after_merge = sorted(map(tuple, table.load().collect()))
+    appending.save(source.load())
+    assert not list(appending.unstorable(appending.data.schema))
+    finish(appending)
+
+    assert after_merge == [("A", 3, "cold"), ("B", 5, None)]
+    assert ("A", 3, None) in map(tuple, table.load().collect())
 
 
 @BAD_ROWS
@@ -431,6 +468,54 @@ def test_a_total_that_is_too_large_for_its_table_is_named(
     reason = str(there.failure)
     assert 'into the "INT" type column `units` due to an overflow' in reason
     assert code.errors.is_final(there.failure)
+
+
+def test_totals_to_which_spark_would_add_with_fewer_digits_are_refused(
+    code, place, spark, lake_table
+):
+    def said(**table) -> str:
+        given = {"keys": ["sku"], "add": ["price"], "create": True, **place}
+        frame = spark.createDataFrame([], table["schema"])
+        return " ".join(code.datasets.UpsertDataset(**given).problems(frame.schema))
+
+    assert "make it DECIMAL(37,18)" in said(schema="sku STRING, price DECIMAL(38,18)")
+    assert not said(schema="sku STRING, price DECIMAL(37,18)")
+    assert not said(schema="sku STRING, price DECIMAL(38,6)")
+    table = lake_table()
+    spark.sql(
+        f"CREATE TABLE {table.identifier} (sku STRING, price DECIMAL(38,18)) "
+        f"USING {table.file_format}"
+    )
+    assert "make it DECIMAL(37,18)" in said(schema="sku STRING, price DECIMAL(20,10)")
+
+
+def test_a_value_that_cannot_be_written_is_named(
+    code, dataset, arguments, place, spark, source
+):
+    """Spark says of a sink of its own that a task failed, and keeps the reason behind it."""
+
+    @F.udf("int")
+    def broken(units):
+        return 1 // (units - units)
+
+    reasons = []
+    for number, units in enumerate(
+        (F.col("sku").cast("int"), broken("units")),
+    ):
+        there = dataset(
+            **place,
+            save_args={**arguments, "checkpoint": f"{arguments['checkpoint']}{number}"},
+        )
+        there.save(source.load().select("sku", units.alias("units")))
+        with pytest.raises(StreamingQueryException):
+            there.query.awaitTermination(DEADLINE)
+        ended = code.errors.why_it_ended(there.query)
+        assert code.errors.is_final(ended)
+        reasons.append(code.errors.first_sentence(ended))
+
+    cast, raised = reasons
+    assert 'The value \'A\' of the type "STRING" cannot be cast to "INT"' in cast
+    assert "ZeroDivisionError" in raised and "test_lake_tables.py" in raised
 
 
 def test_totals_of_long_decimals_lose_no_digit(code, place, spark):
@@ -538,10 +623,12 @@ def test_a_stream_reads_the_table_that_another_writes_on_the_first_run(
     assert project.lines("data/03_primary/stock.csv") == expected_stock(project)
 
 
-def test_a_stream_cannot_follow_a_table_that_another_replaces_or_merges_into(
+def test_a_stream_cannot_follow_a_table_that_another_replaces(
     code, spark, dataset, arguments, tmp_path
 ):
+    """Nor one that another changes, but whether a merge does nobody knows before."""
     checks = importlib.import_module("cold_store.extras.streams.checks")
+    warnings = importlib.import_module("cold_store.extras.streams.warnings")
     topology = importlib.import_module("cold_store.extras.streams.topology").Topology
     table = {"file_format": "delta", "filepath": str(tmp_path / "table")}
     merged = {"type": UPSERT, **table, "keys": ["sku"], "create": True}
@@ -553,18 +640,64 @@ def test_a_stream_cannot_follow_a_table_that_another_replaces_or_merges_into(
         Node(len, "read", "out", name="read"),
     ]
 
-    def said_of(sink, **reading) -> str:
+    def refused(sink, **reading) -> bool:
         entries = {"sink": sink, "read": dataset(**table, **reading)}
         found = topology(Pipeline(nodes), DataCatalog(entries))
-        return " ".join(checks.before_nodes(spark, found))
+        said = " ".join(checks.before_nodes(spark, found))
+        return "read: every batch of sink replaces this table" in said
 
-    said = "read: batches of sink change rows of this table"
-    for sink in (batches, replaced):
-        assert said in said_of(sink)
-        assert said not in said_of(sink, streaming=False)
-        assert said not in said_of(sink, load_args={"skipChangeCommits": True})
-        assert said in said_of(sink, load_args={"skipChangeCommits": False})
-    assert said not in said_of(appended)
+    def warned(sink, **reading) -> bool:
+        entries = {"sink": sink, "read": dataset(**table, **reading)}
+        found = topology(Pipeline(nodes), DataCatalog(entries))
+        return "read: sink merges into" in " ".join(
+            warnings.rows_that_may_change(found)
+        )
+
+    iceberg_alone = {"streaming-skip-overwrite-snapshots": True}
+    for sink, finds in ((replaced, refused), (batches, warned)):
+        assert finds(sink)
+        assert not finds(sink, streaming=False)
+        assert not finds(sink, load_args={"skipChangeCommits": True})
+        assert finds(sink, load_args={"skipChangeCommits": False})
+        assert finds(sink, load_args=iceberg_alone)
+    assert not refused(batches) and not warned(replaced)
+    assert not refused(appended) and not warned(appended)
+
+
+def test_a_stream_follows_merges_until_one_changes_a_row(
+    code, stream, dataset, place, tmp_path
+):
+    def follow():
+        there = dataset(
+            file_format="parquet",
+            filepath=str(tmp_path / "copy"),
+            save_args={
+                "checkpoint": str(tmp_path / "following"),
+                "trigger": "available_now",
+            },
+        )
+        there.save(dataset(**place).load())
+        return there
+
+    copied = dataset(
+        file_format="parquet", filepath=str(tmp_path / "copy"), streaming=False
+    )
+    finish(stream())
+    finish(follow())
+    finish(stream({"sku": "C", "units": 7}))
+    finish(follow())
+    assert rows(copied.load()) == [*ROWS, ("C", 7)]
+
+    finish(stream({"sku": "A", "units": 4}))
+    there = follow()
+    with pytest.raises(StreamingQueryException):
+        there.query.awaitTermination(DEADLINE)
+
+    ended = code.errors.why_it_ended(there.query)
+    reason = code.errors.first_sentence(ended)
+    assert code.errors.is_final(ended)
+    assert "A stream can only follow a table to which rows are added" in reason
+    assert rows(copied.load()) == [*ROWS, ("C", 7)]
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
@@ -596,6 +729,7 @@ def test_check_makes_no_table(project, file_format):
 
 
 KINDS = ("ledger", "appended", "replaced")
+WAREHOUSE = "spark-warehouse/"
 THREE_SINKS = """
 from kedro.pipeline import Node, Pipeline
 from pyspark.sql import functions as F
@@ -633,13 +767,15 @@ def three_sinks(file_format: str) -> dict[str, dict]:
     def table(name: str) -> dict[str, str]:
         place = {"table": f"lake.shop.{name}"}
         if file_format == "delta":
-            place = {"filepath": f"data/03_primary/lake/shop/{name}"}
+            is_named = name != "appended"
+            place = {"table": name} if is_named else {"filepath": WAREHOUSE + name}
         return {"file_format": file_format, **place}
 
     def saved(name: str, mode: str) -> dict[str, str]:
         return {"output_mode": mode, "checkpoint": f"data/04_checkpoint/{name}"}
 
     upsert = {"type": UPSERT, "keys": ["sku"], "add": ["units"], "create": True}
+    replacing = {"overwriteSchema": True} if file_format == "delta" else {}
     return {
         "ledger": {
             "type": "cold_store.extras.datasets.MicroBatchDataset",
@@ -654,7 +790,7 @@ def three_sinks(file_format: str) -> dict[str, dict]:
         "replaced": {
             "type": DATASET,
             **table("replaced"),
-            "save_args": saved("replaced", "complete"),
+            "save_args": saved("replaced", "complete") | replacing,
         },
     }
 
@@ -683,6 +819,7 @@ def test_kills_lose_nothing_and_double_nothing(project, spark, file_format):
             wait_until(
                 lambda name=uncut[0], first=first: (
                     (project.newest(name, "offsets") > first and name in in_a_batch())
+                    or project.commits(name) == deliveries.files  # they were too fast
                     or run.process.poll() is not None
                 ),
                 f"a batch of {uncut[0]} after the first",
@@ -695,7 +832,8 @@ def test_kills_lose_nothing_and_double_nothing(project, spark, file_format):
     project.run(RUN)
 
     for name in KINDS:
-        folder = project.folder / f"data/03_primary/lake/shop/{name}"
+        lake = WAREHOUSE if file_format == "delta" else "data/03_primary/lake/shop/"
+        folder = project.folder / (lake + name)
         table = spark.read.format(file_format).load(str(folder))
         found = table.groupBy("sku").sum("units").collect()
         assert dict(map(tuple, found)) == deliveries.units, name

@@ -594,9 +594,10 @@ def test_partitions_are_kept_if_spark_is_told_to_keep_them(
     there = str(tmp_path / "stock")
     entry = {"filepath": there, "save_args": {"mode": "overwrite", **options}}
 
-    written = batches({"type": "spark.SparkDatasetV2", **entry}).overwritten
+    sink = batches({"type": "spark.SparkDatasetV2", **entry})
 
-    assert written == ([] if keeps else [there])
+    assert sink.overwritten == ([] if keeps else [there])
+    assert bool(list(sink.hazards())) is not keeps
 
 
 def test_what_wrapped_datasets_need_of_spark_is_known(batches):

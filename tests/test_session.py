@@ -2,9 +2,11 @@
 
 import importlib
 import signal
+import socket
 import threading
 
 import pytest
+import servers
 import yaml
 from click.testing import CliRunner
 from conftest import run_in_process
@@ -81,6 +83,79 @@ def test_a_yarn_of_which_nobody_says_where_it_is_is_a_sentence(
 
     (tmp_path / "spark-env.sh").touch()  # Spark's own script, which may say it
     code.cluster.refuse_unreachable("yarn", {})
+
+
+YARN_SITE = """<configuration>
+  <property><name>rm</name><value>127.0.0.1</value></property>
+  <property><name>yarn.resourcemanager.ha.rm-ids</name><value>one, two</value></property>
+  <property>
+    <name>yarn.resourcemanager.address.one</name><value>${rm}:DEAD</value>
+  </property>
+  <property>
+    <name>yarn.resourcemanager.address.two</name><value>${rm}:OTHER</value>
+  </property>
+</configuration>"""
+
+
+@pytest.fixture
+def yarn_site(monkeypatch, tmp_path):
+    """Say where YARN's two ResourceManagers are, by ports."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    dead = servers.free_port()
+
+    def write(other: int) -> None:
+        site = YARN_SITE.replace("DEAD", str(dead)).replace("OTHER", str(other))
+        (tmp_path / "yarn-site.xml").write_text(site)
+
+    return write
+
+
+def test_a_yarn_that_does_not_answer_is_a_sentence(code, yarn_site):
+    """Hadoop would ask for a quarter of an hour."""
+    port = servers.free_port()
+    yarn_site(port)
+
+    with pytest.raises(code.errors.StreamsError, match=f"at 127.0.0.1:{port} .*HADOOP"):
+        code.cluster.refuse_unreachable("yarn", {})
+
+
+def test_a_yarn_one_of_whose_managers_answers_is_there(code, yarn_site, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yarn_site(server.getsockname()[1])
+        code.cluster.refuse_unreachable("yarn", {})
+
+
+def test_a_yarn_behind_a_proxy_is_left_to_spark(code, yarn_site):
+    yarn_site(servers.free_port())
+    proxy = {"spark.hadoop.hadoop.rpc.socket.factory.class.default": "of.a.Proxy"}
+
+    code.cluster.refuse_unreachable("yarn", proxy)
+
+
+@pytest.mark.parametrize("host", ["${env.RM_HOST}", "${nobody}", "${circle}"])
+def test_a_yarn_whose_place_only_hadoop_knows_is_left_to_spark(
+    code, yarn_site, tmp_path, host
+):
+    file = tmp_path / "yarn-site.xml"
+    circle = "<property><name>circle</name><value>${circle}</value></property>"
+    yarn_site(servers.free_port())
+    text = file.read_text().replace("${rm}", host)
+    file.write_text(text.replace("</configuration>", f"{circle}</configuration>"))
+
+    code.cluster.refuse_unreachable("yarn", {})
+
+
+def test_a_yarn_that_spark_yml_names_goes_before_its_file(code, yarn_site):
+    yarn_site(servers.free_port())
+    port = servers.free_port()
+    ours = {
+        "spark.hadoop.yarn.resourcemanager.address.one": f"127.0.0.1:{port}",
+        "spark.hadoop.yarn.resourcemanager.ha.rm-ids": "one",
+    }
+
+    with pytest.raises(code.errors.StreamsError, match=f"at 127.0.0.1:{port}"):
+        code.cluster.refuse_unreachable("yarn", ours)
 
 
 def test_a_master_that_spark_submit_has_accepted_is_one(code, monkeypatch):

@@ -330,6 +330,22 @@ def test_a_driver_that_a_cluster_starts_anew_waits_for_a_sign_of_the_last_one(
     assert streams.locks.holder(remote(tmp_path)) is None
 
 
+def test_a_lock_that_is_released_while_somebody_looks_holds_nobody_up(
+    streams, spark, tmp_path, monkeypatch
+):
+    write_lock(streams, tmp_path, json.dumps({"pid": 1, "host": "elsewhere"}))
+    read = streams.locks._read
+
+    def read_and_release(place):
+        found = read(place)
+        (tmp_path / streams.locks.LOCK).unlink()
+        return found
+
+    monkeypatch.setattr(streams.locks, "_read", read_and_release)
+
+    assert streams.locks.holder(remote(tmp_path)) is None
+
+
 def test_a_young_lock_that_cannot_be_read_holds(streams, spark, tmp_path):
     write_lock(streams, tmp_path, "")
 

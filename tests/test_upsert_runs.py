@@ -78,9 +78,13 @@ class Deliveries:
         self._folder = project.folder / "data/01_raw/deliveries"
         self.units: Counter[str] = Counter()
 
+    @property
+    def files(self) -> int:
+        return len(list(self._folder.iterdir()))
+
     def send(self, files: int) -> None:
         for _ in range(files):
-            number = len(list(self._folder.iterdir()))
+            number = self.files
             rows = [{"sku": f"S{number % 3}", "units": n} for n in range(1, 4)]
             for row in rows:
                 self.units[row["sku"]] += row["units"]
@@ -132,9 +136,91 @@ def test_kills_and_a_restart_of_the_server_lose_nothing_and_double_nothing(
         postgres.start()
         wait_until(lambda: in_table(postgres) == deliveries.units, "all rows again")
         assert run.stop() == 0, run.text
+        trace = (ledger.folder / "logs/spark.log").read_text()
+        assert "psycopg" in trace and PASSWORD not in run.text + trace
 
     assert in_table(postgres) == deliveries.units
     assert tables(postgres) == ["ledger"]
+
+
+GATE = '''
+"""A dataset that lets a batch wait while its gate is closed."""
+
+import time
+from pathlib import Path
+
+from kedro.io import AbstractDataset
+
+
+class Gate(AbstractDataset):
+    def __init__(self, *, filepath):
+        self._closed = Path(filepath)
+
+    def load(self):
+        return None
+
+    def save(self, batch):
+        while self._closed.exists():
+            self._closed.with_name("waiting").touch()
+            time.sleep(0.05)
+
+    def _describe(self):
+        return {}
+'''
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"file_format": "postgresql", "table": "ledger", "credentials": "warehouse"},
+        {"file_format": "delta", "table": "ledger"},
+        {"file_format": "iceberg", "table": "lake.shop.ledger"},
+    ],
+    ids=lambda place: place["file_format"],
+)
+def test_a_kill_when_the_table_has_a_batch_and_spark_does_not_know_doubles_nothing(
+    ledger, postgres, spark, place
+):
+    (ledger.folder / "src/cold_store/gate.py").write_text(GATE)
+    gate = ledger.folder / "data/gate"
+    upsert = {**TABLE, "add": ["units"], **place}
+    if "credentials" not in place:
+        del upsert["credentials"]
+    gated = {"type": "cold_store.gate.Gate", "filepath": str(gate / "closed")}
+    catalog = yaml.safe_load(CATALOG)
+    catalog["ledger"]["datasets"] = [upsert, gated]
+    text = (ledger.folder / "conf/base/catalog.yml").read_text()
+    text = text.replace(CATALOG, yaml.safe_dump(catalog))
+    (ledger.folder / "conf/base/catalog.yml").write_text(text)
+
+    def totals() -> dict[str, int]:
+        if place["file_format"] == "postgresql":
+            return in_table(postgres)
+        folder = "spark-warehouse/ledger"
+        if place["file_format"] == "iceberg":
+            folder = "data/03_primary/lake/shop/ledger"
+        reader = spark.read.format(place["file_format"])
+        return dict(map(tuple, reader.load(str(ledger.folder / folder)).collect()))
+
+    deliveries = Deliveries(ledger)
+    deliveries.send(2)
+    ledger.run(RUN)
+    assert totals() == deliveries.units
+    gate.mkdir()
+    (gate / "closed").touch()
+    deliveries.send(1)
+    with ledger.live(RUN) as run:
+        wait_until(lambda: (gate / "waiting").exists(), "a batch that is merged")
+        assert totals() == deliveries.units
+        assert ledger.newest("ledger") < ledger.newest("ledger", "offsets")
+        run.kill()
+    (gate / "closed").unlink()
+    deliveries.send(1)
+
+    ledger.run(RUN)
+
+    assert ledger.newest("ledger") == ledger.newest("ledger", "offsets")
+    assert totals() == deliveries.units
 
 
 def test_the_password_is_nowhere_to_be_seen(ledger, postgres):

@@ -27,7 +27,7 @@ from .extras.streams.reset import plan_reset
 from .extras.streams.session import look_from_here, project_path, settings_for
 from .extras.streams.status import status as status_of
 from .extras.streams.status import told
-from .extras.streams.submit import jars_of, submit_command
+from .extras.streams.submit import jars_of, older_code, submit_command
 from .extras.streams.topology import Topology
 
 env_option = click.option("--env", "-e", help="Environment of conf/, as for kedro run.")
@@ -171,6 +171,8 @@ def submit(
         command = submit_command(
             topology.formats, env, master, run_options, conf_source
         )
+    for line in older_code():
+        click.secho(f"warning: {line}", fg="yellow", err=True)
     if dry_run:
         click.echo(shlex.join(command))
         return

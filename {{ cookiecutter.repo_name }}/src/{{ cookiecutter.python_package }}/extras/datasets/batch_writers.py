@@ -192,7 +192,11 @@ class DatasetWriter:
                 f"there twice; write {BATCH_ID} into its filepath, or the name of its "
                 "table, and overwrite, or use a dataset that upserts"
             )
-        elif replaces and not self.is_per_batch and output_mode != "complete":
+        elif (
+            replaces
+            and not (self.is_per_batch or self._is_divided)
+            and output_mode != "complete"
+        ):
             yield (
                 f"{self.place} holds no more than the newest batch, because each one "
                 f"replaces the one before; write {BATCH_ID} into its filepath, or the "

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 from kedro.io import DatasetError
@@ -19,14 +20,16 @@ from .schemas import is_lossless, misfit, quoted, undividable
 LAKES = ("delta", "iceberg")  # they recognise a batch that comes again
 
 # Options of readers that pass over what was changed, or report it, and do not fail.
-CARELESS = (
-    "skipChangeCommits",
-    "ignoreChanges",
-    "ignoreFileDeletion",
-    "readChangeData",
-    "readChangeFeed",
-    "streaming-skip-overwrite-snapshots",
-)
+CARELESS = {
+    "delta": (
+        "skipChangeCommits",
+        "ignoreChanges",
+        "ignoreFileDeletion",
+        "readChangeData",
+        "readChangeFeed",
+    ),
+    "iceberg": ("streaming-skip-overwrite-snapshots",),
+}
 COMPUTED = {"generatedColumns", "identityColumns", "allowColumnDefaults"}  # of Delta
 NO_NAME = re.compile(r"[ ,;{}()\n\t=]")  # of a column of Delta, unless it maps names
 MAPPING = "spark.databricks.delta.properties.defaults.columnMapping.mode"
@@ -37,6 +40,8 @@ DELTA_STREAM = "spark.databricks.delta.write.txnAppId"
 DELTA_BATCH = "spark.databricks.delta.write.txnVersion"
 # What Iceberg adds to the summary of a snapshot; of which there is one a merge.
 ICEBERG_NOTE = "spark.sql.iceberg.snapshot-property."
+
+_making = Lock()
 
 
 class LakeTable:
@@ -77,16 +82,19 @@ class LakeTable:
         """Whether there is such a table."""
         if self.filepath:
             return _has_commit(self.filepath)
-        self._find_again()
+        self.find_again()
         return self._spark.catalog.tableExists(str(self.table))
 
     def create(self, schema: StructType, partition_by: list[str]) -> None:
-        """Make the table, without rows; another stream may be faster."""
-        try:
-            self._make(schema, partition_by)
-        except Exception as error:
-            if not is_sparks(error) or not self.exists():
-                raise
+        """Make the table, without rows; another stream, or process, may be faster."""
+        with _making:  # until a table is whole, Delta takes it for somebody's files
+            if self.exists():
+                return
+            try:
+                self._make(schema, partition_by)
+            except Exception as error:
+                if not is_sparks(error) or not self.exists():
+                    raise
 
     def _make(self, schema: StructType, partition_by: list[str]) -> None:
         maker = self._spark.createDataFrame([], schema).write.format(self.file_format)
@@ -215,7 +223,7 @@ class LakeTable:
         """Read the table as it is now."""
         return self._spark.sql(f"SELECT * FROM {self.identifier}")
 
-    def _find_again(self) -> None:
+    def find_again(self) -> None:
         """Tell Spark's own catalog, which forgets when it ends, of a table it had."""
         name, folder = str(self.table), self.folder
         if folder and not self._spark.catalog.tableExists(name):
@@ -239,7 +247,7 @@ class LakeUpserts:
     ) -> None:
         self.place = self.identity = table.place
         self.formats = frozenset({table.file_format})
-        self.rewrites = frozenset(filter(None, [table.filepath, table.table]))
+        self.merges_into = frozenset(filter(None, [table.filepath, table.table]))
         self._table = table
         self._merge = merge
         self._create = create
@@ -252,13 +260,15 @@ class LakeUpserts:
 
     def problems(self, schema: StructType) -> Iterator[str]:
         """Find what the table as it is would refuse."""
-        found = list(self._table.problems(schema))
-        if not found and not self._table.exists():
-            if self._create:
-                found += undividable(self._partition_by, schema.names)
-            else:
-                found.append(self._absent())
-        yield from found
+        if found := list(self._table.problems(schema)):
+            yield from found
+        elif self._table.exists():
+            yield from self._merge.roundings(self._table.load().schema)
+        elif self._create:
+            yield from self._merge.roundings(schema)
+            yield from undividable(self._partition_by, schema.names)
+        else:
+            yield self._absent()
 
     def merge(self, rows: DataFrame, stream: str, batch_id: int | None) -> None:
         """Bring a batch into the table, unless it is there already."""

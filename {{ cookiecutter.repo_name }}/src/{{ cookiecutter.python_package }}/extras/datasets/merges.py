@@ -10,7 +10,9 @@ from pyspark.sql.types import DataType, DecimalType, NumericType, StructType
 from .schemas import quoted
 
 REST, COUNT = "_rest", "_count"
-LONG = 28  # digits of a decimal whose sum would have all 38
+ALL = 38  # digits that a decimal can have
+LONG = 28  # digits of one whose sum would have all
+SURE = 6  # digits behind the point that Spark never gives up
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,21 @@ class Merge:
                 yield (
                     f"add names {column}, which is {kind.simpleString()} and no number; "
                     "remove it from add, and the newest value is kept"
+                )
+
+    def roundings(self, table: StructType) -> Iterator[str]:
+        """Find totals to which Spark could not add without a loss of digits."""
+        added = {column.lower() for column in self.add}
+        for field in table:
+            kind = field.dataType
+            if field.name.lower() not in added or not isinstance(kind, DecimalType):
+                continue
+            if kind.precision == ALL and kind.scale > SURE:
+                yield (
+                    f"column {field.name} is {kind.simpleString()}, and what is added to "
+                    "that loses digits behind the point, because a sum may have one "
+                    f"digit more and {ALL} are all there can be; make it "
+                    f"DECIMAL({ALL - 1},{kind.scale}), in the node and in the table"
                 )
 
     def one_row_per_key(self, rows: DataFrame) -> DataFrame:

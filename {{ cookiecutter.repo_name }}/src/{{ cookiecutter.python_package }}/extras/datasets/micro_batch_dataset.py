@@ -99,11 +99,7 @@ class MicroBatchDataset(StreamSink):
 
     def _refuse_wrong_upserts(self) -> None:
         """Refuse upserts of which rows would get lost, or counted more than once."""
-        upserts = [
-            writer.dataset
-            for writer in self._dataset_writers
-            if isinstance(writer.dataset, UpsertDataset)
-        ]
+        upserts = self._upserts
         tables = [upsert.identity for upsert in upserts]
         if twice := [u for u in upserts if tables.count(u.identity) > 1]:
             raise DatasetError(
@@ -159,11 +155,14 @@ class MicroBatchDataset(StreamSink):
         return " and ".join(writer.place for writer in self._writers)
 
     @property
-    def rewrites(self) -> set[str]:
-        """The tables whose rows a batch changes, and does not only add to."""
+    def merges_into(self) -> set[str]:
+        """The tables of which a batch may change rows, and not only add some."""
+        return set().union(*[upsert.merges_into for upsert in self._upserts])
+
+    @property
+    def _upserts(self) -> list[UpsertDataset]:
         datasets = [writer.dataset for writer in self._dataset_writers]
-        upserts = [d for d in datasets if isinstance(d, UpsertDataset)]
-        return set().union(*[upsert.rewrites for upsert in upserts])
+        return [d for d in datasets if isinstance(d, UpsertDataset)]
 
     def load(self) -> Any:
         """Read what the first dataset holds, as a batch."""

@@ -60,7 +60,7 @@ class PostgresTable:
 
     formats = frozenset({"postgresql"})
     folder = None  # its files are the server's
-    rewrites: frozenset[str] = frozenset()  # no stream of Spark's reads it
+    merges_into: frozenset[str] = frozenset()  # no stream of Spark's reads it
 
     def __init__(
         self, table: str, connection: dict[str, Any], merge: Merge, create: bool

@@ -198,8 +198,8 @@ class SparkStreamingDataset(StreamSink):
         return set(filter(None, [self.filepath, self.table, *named]))
 
     @property
-    def rewrites(self) -> set[str]:
-        """Of these, the tables whose rows a batch changes, and does not only add to."""
+    def replaces(self) -> set[str]:
+        """Of these, the tables that every batch writes anew."""
         is_replaced = self._lake and self.output_mode == "complete"
         return self.exchanges if is_replaced else set()
 
@@ -208,7 +208,8 @@ class SparkStreamingDataset(StreamSink):
         """The tables that are read as a stream, which can follow only rows that are added."""
         if not self._lake or not self.is_stream:
             return set()
-        chosen = [self.reader_option(option) or "" for option in CARELESS]
+        careless = CARELESS[self._lake.file_format]
+        chosen = [self.reader_option(option) or "" for option in careless]
         return set() if "true" in map(str.lower, chosen) else self.exchanges
 
     @property
@@ -368,6 +369,8 @@ class SparkStreamingDataset(StreamSink):
         if self.is_iceberg:
             writer = writer.option("fanout-enabled", True)  # rows come in any order
         if self.table:
+            if self._lake:
+                self._lake.find_again()  # Spark would try to make it once more
             self._register_table(get_spark(), schema=self.data.schema)
             return writer.toTable(self.table)
         return writer.start(self.filepath)

@@ -85,8 +85,13 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         return set()
 
     @property
-    def rewrites(self) -> set[str]:
-        """Of these, the tables whose rows a batch changes, and does not only add to."""
+    def replaces(self) -> set[str]:
+        """Of these, the tables that every batch writes anew."""
+        return set()
+
+    @property
+    def merges_into(self) -> set[str]:
+        """The tables of which a batch may change rows, and not only add some."""
         return set()
 
     @property

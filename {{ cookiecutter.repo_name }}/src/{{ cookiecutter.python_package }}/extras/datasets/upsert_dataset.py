@@ -144,9 +144,9 @@ class UpsertDataset(AbstractDataset[DataFrame, DataFrame]):
         return list(filter(None, [self._store.folder]))
 
     @property
-    def rewrites(self) -> frozenset[str]:
+    def merges_into(self) -> frozenset[str]:
         """The table, as an entry that reads it as a stream calls it."""
-        return self._store.rewrites
+        return self._store.merges_into
 
     @property
     def reads_again(self) -> bool:

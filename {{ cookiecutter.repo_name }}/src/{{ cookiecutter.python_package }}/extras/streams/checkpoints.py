@@ -44,7 +44,7 @@ def position(checkpoint: str) -> Position:
         found.settings, found.offsets = _offsets(checkpoint, found.planned)
     with suppress(*TROUBLE):
         commit = at(f"{checkpoint}/commits/{found.committed}")
-        found.committed_at = commit.changed_at() if commit.exists() else None
+        found.committed_at = commit.changed_at()
     return found
 
 

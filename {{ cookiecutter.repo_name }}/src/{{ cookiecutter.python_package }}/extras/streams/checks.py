@@ -173,7 +173,7 @@ def before_nodes(spark: SparkSession, topology: Topology) -> list[str]:
         return problems
     return [
         *unreadable(free),
-        *rewritten(topology),
+        *replaced(topology),
         *unpaired(topology),
     ]
 
@@ -237,13 +237,13 @@ def unreadable(sources: dict[str, SparkStreamingDataset]) -> Iterator[str]:
             yield f"{name}: {error}"
 
 
-def rewritten(topology: Topology) -> Iterator[str]:
-    """Find tables that a stream follows while another one changes what is in them."""
+def replaced(topology: Topology) -> Iterator[str]:
+    """Find tables that a stream follows while another one writes them anew."""
     for name, source in topology.sources.items():
         for writer, stream in topology.streams.items():
-            if stream.rewrites & source.follows:
+            if stream.replaces & source.follows:
                 yield (
-                    f"{name}: batches of {writer} change rows of this table, and a stream "
+                    f"{name}: every batch of {writer} replaces this table, and a stream "
                     "can only follow a table to which rows are added; read it as it is, by "
                     "an entry of its own with streaming: false, or read what that stream "
                     "reads"

@@ -8,6 +8,7 @@ import click
 from kedro.io import DatasetError
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming import StreamingQuery
 
 SHORT = 300  # characters that still are a sentence
 TROUBLE = (OSError, Py4JJavaError)  # of a disk or a store, with our own small files
@@ -67,6 +68,7 @@ REWRITTEN = (
     ". A stream can only follow a table to which rows are added: read what its writer "
     "reads, or, by an entry with streaming: false, the table as it is"
 )
+CHANGED = "Cannot process overwrite snapshot"  # as Iceberg says it
 NO_DRIVER = (
     "; name its class, for a SparkJDBCDataset under save_args, e.g. properties: {driver: "
     "org.postgresql.Driver}"
@@ -76,6 +78,7 @@ SENTENCES = {  # what to add to what Kafka, Delta and Java say
     "UnknownTopicOrPartitionException": TOPIC_GONE,
     "larger than the max message size the server": TOO_LARGE,
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": REWRITTEN,
+    CHANGED: REWRITTEN,
     "No suitable driver": NO_DRIVER,
 }
 # The third is how Java puts it when the class made a function that Spark sent along.
@@ -134,6 +137,14 @@ def first_sentence(error: BaseException) -> str:
     if STATE_CHANGED.search(text):
         line = line.removesuffix(".") + OTHER_CHECKPOINT
     return SECRET_VALUE.sub(r"\1***", without_user(line))
+
+
+def why_it_ended(query: StreamingQuery) -> Exception | None:
+    """Return what a query ended by, with what Java knows of it, which pyspark drops."""
+    error = query.exception()
+    if error is not None:
+        error._origin = query._jsq.exception().get()  # type: ignore[attr-defined]
+    return error
 
 
 def causes(error: Any) -> Iterator[Any]:
@@ -195,7 +206,7 @@ def is_final(error: BaseException | None) -> bool:
         is_java = isinstance(error, Py4JJavaError)
         trace = str(error) if is_java else getattr(error, "_stackTrace", "")
         classes = CLASSES.findall(trace)
-        if MALFORMED.search(str(error)):
+        if MALFORMED.search(str(error)) or CHANGED in str(error):
             return True
         if EXTERNAL in trace:  # a store's trouble, which Spark calls an analysis
             classes = [c for c in classes if not c.endswith("AnalysisException")]

@@ -69,9 +69,9 @@ class Local:
         part.write_text(text)
         part.replace(self.path)
 
-    def changed_at(self) -> float:
+    def changed_at(self) -> float | None:
         """Return when a file was last written, in seconds since 1970."""
-        return self.path.stat().st_mtime
+        return self.path.stat().st_mtime if self.path.exists() else None
 
     def size(self) -> int:
         """Return the bytes of a file, or of all files in the folder and below it."""
@@ -111,13 +111,11 @@ class Hadoop:
         jvm: Any = spark._jvm
         settings = spark._jsc.hadoopConfiguration()
         self._path = jvm.org.apache.hadoop.fs.Path(path)
+        self._files = self._path.getFileSystem(settings)  # loads classes, asks nobody
         if (store := store_of(path)) not in _heard:
             patience = PATIENCE_WITH_S3 if store.startswith("s3a:") else PATIENCE
-            _in_time(
-                lambda: self._path.getFileSystem(settings).exists(self._path), patience
-            )
+            _in_time(lambda: self._files.exists(self._path), patience)
             _heard.add(store)
-        self._files = self._path.getFileSystem(settings)
 
     def exists(self) -> bool:
         """Whether there is a file or folder of that name."""
@@ -154,9 +152,10 @@ class Hadoop:
         stream.write(bytearray(text.encode("utf-8")))
         stream.close()
 
-    def changed_at(self) -> float:
+    def changed_at(self) -> float | None:
         """Return when a file was last written, in seconds since 1970."""
-        return self._files.getFileStatus(self._path).getModificationTime() / 1000
+        found = self._if_there(self._files.getFileStatus)
+        return found.getModificationTime() / 1000 if found else None
 
     def size(self) -> int:
         """Return the bytes of a file, or of all files in the folder and below it."""

@@ -8,6 +8,7 @@ from contextlib import redirect_stderr, suppress
 from importlib import metadata
 from io import StringIO
 from pathlib import Path
+from xml.etree import ElementTree
 
 from pyspark import __version__
 from pyspark.find_spark_home import _find_spark_home
@@ -62,6 +63,17 @@ def spark_defaults() -> set[str]:
         text = (spark_conf() / "spark-defaults.conf").read_text()
         return set(re.findall(r"^\s*(spark\.[^\s=:]+)", text, re.MULTILINE))
     return set()
+
+
+def hadoop_setting(file: str, name: str) -> str | None:
+    """Return what a cluster's own file says, which Spark reads when it starts."""
+    folders = map(os.environ.get, ("HADOOP_CONF_DIR", "YARN_CONF_DIR"))
+    for path in [Path(folder, file) for folder in folders if folder]:
+        with suppress(OSError, ElementTree.ParseError):
+            for entry in ElementTree.parse(path).iter("property"):
+                if (entry.findtext("name") or "").strip() == name:
+                    return (entry.findtext("value") or "").strip()
+    return None
 
 
 def _release(version: str) -> str:

@@ -43,7 +43,8 @@ def holder(checkpoint: str) -> dict[str, Any] | None:
     found = _read(place)
     if isinstance(place, Local) and fcntl:
         return None if _is_free(place.path) else found
-    is_old = time.time() - place.changed_at() > STALE
+    signed_at = place.changed_at()  # none if it was released while we looked
+    is_old = signed_at is None or time.time() - signed_at > STALE
     return None if is_old or _has_died_here(found) else found
 
 
@@ -68,10 +69,10 @@ def await_death(checkpoint: str, is_stopped: Callable[[], object]) -> bool:
         *(checkpoint, by["pid"], by["host"], STALE / 60),
     )
     place = at(f"{checkpoint}/{LOCK}")
-    with suppress(*TROUBLE):  # it was released while we looked
+    with suppress(*TROUBLE):  # of a store, which the next check names
         sign = place.changed_at()
         while holder(checkpoint) and not is_stopped():
-            if place.changed_at() != sign:
+            if place.changed_at() not in (sign, None):
                 return False
             time.sleep(LOOK)
     return True

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any
-from xml.etree import ElementTree
 
 from kedro.utils import find_kedro_project
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
@@ -21,6 +20,7 @@ from .cluster import MASTERS_PAGE, refuse_unreachable, was_submitted
 from .errors import StreamsError, first_sentence
 from .installed import (
     check_java,
+    hadoop_setting,
     refuse_other_home,
     refuse_other_version,
     refuse_unpinned,
@@ -139,24 +139,14 @@ def has_local_files() -> bool:
     context: Any = SparkContext._active_spark_context
     if context is None:
         chosen = _State.settings.get(f"spark.hadoop.{DEFAULT_FILES}")
-        default = chosen or _in_core_site(DEFAULT_FILES) or "file:///"
+        theirs = hadoop_setting("core-site.xml", DEFAULT_FILES)
+        default = chosen or theirs or "file:///"
     elif _State.default_files and _State.default_files[0] is context:
         default = _State.default_files[1]
     else:
         default = context._jsc.hadoopConfiguration().get(DEFAULT_FILES, "file:///")
         _State.default_files = (context, default)
     return str(default).startswith("file:")
-
-
-def _in_core_site(name: str) -> str | None:
-    """Return what the cluster's own file says, which Spark reads when it starts."""
-    folders = map(os.environ.get, ("HADOOP_CONF_DIR", "YARN_CONF_DIR"))
-    for file in [Path(folder, "core-site.xml") for folder in folders if folder]:
-        with suppress(OSError, ElementTree.ParseError):
-            for entry in ElementTree.parse(file).iter("property"):
-                if (entry.findtext("name") or "").strip() == name:
-                    return (entry.findtext("value") or "").strip()
-    return None
 
 
 def get_spark(*formats: str) -> SparkSession:

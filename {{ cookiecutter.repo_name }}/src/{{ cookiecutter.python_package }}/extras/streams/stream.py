@@ -11,7 +11,15 @@ from pyspark.sql.streaming import StreamingQuery
 
 from ..datasets import HeldBack, SparkStreamingDataset, StreamSink
 from . import checkpoints, locks
-from .errors import MALFORMED, RESET, TROUBLE, first_sentence, is_final, is_sparks
+from .errors import (
+    MALFORMED,
+    RESET,
+    TROUBLE,
+    first_sentence,
+    is_final,
+    is_sparks,
+    why_it_ended,
+)
 from .files import at, is_remote
 from .reports import Batch, Reports
 from .session import our_command, shown
@@ -131,7 +139,7 @@ class Stream:
         """Find out whether the query has ended, and why."""
         if self._query is None or self._query.isActive:
             return
-        error = self._query.exception()
+        error = why_it_ended(self._query)
         self._query = None
         if error is None or isinstance(self._sink.failure, HeldBack):
             self.has_ended = True

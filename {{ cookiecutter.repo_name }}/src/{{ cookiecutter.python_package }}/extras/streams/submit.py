@@ -4,12 +4,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from glob import glob
 from pathlib import Path
 from typing import Any
-
-import click
 
 from . import cluster, installed, session
 from .errors import SECRET, SECRET_VALUE, USER_IN_URL, StreamsError, without_user
@@ -62,7 +60,6 @@ def submit_command(
     settings["spark.master"] = master or settings.get("spark.master", "local[*]")
     settings.setdefault("spark.submit.deployMode", "client")
     _refuse_impossible(settings, conf_source, run_options)
-    _warn_of_older_code(settings)
     settings.update(_pythons(settings))
     defaults = installed.spark_defaults()  # which go before what a run sets later
     decided = {
@@ -182,41 +179,56 @@ def _runs_in_image(settings: dict[str, Any]) -> bool:
 def _refuse_impossible(
     settings: dict[str, Any], conf_source: str | None, options: tuple[str, ...]
 ) -> None:
-    mode, master = settings["spark.submit.deployMode"], settings["spark.master"]
-    cluster.refuse_unknown_master(master)
-    is_kubernetes = master.startswith("k8s://")
+    cluster.refuse_unknown_master(settings["spark.master"])
     known = settings.keys() | installed.spark_defaults()
+    _refuse_kubernetes_without_image(settings, known)
+    _refuse_archives_that_cannot_travel(settings, known)
+    if not any(map(SENT.search, known - settings.keys())):  # what they bring is unknown
+        _refuse_python_that_nothing_brings(settings)
+    if settings["spark.submit.deployMode"] == "cluster":
+        _refuse_what_a_driver_elsewhere_lacks(settings, conf_source, options)
+
+
+def _refuse_kubernetes_without_image(settings: dict[str, Any], known: set[str]) -> None:
+    is_kubernetes = settings["spark.master"].startswith("k8s://")
     if is_kubernetes and not any(k.endswith(IMAGE) for k in known):
         raise StreamsError(
             f"spark.kubernetes.{IMAGE} is not in spark.yml, and Kubernetes runs nothing "
             "without an image; add it, see docs/deploy.md"
         )
-    archives = _archives(settings)
-    if _runs_in_image(settings) and archives and UPLOAD not in known:
-        raise StreamsError(
-            f"spark.archives in spark.yml names {session.shown(archives[0])}, and a driver "
-            "in a pod does not see this machine; the image has all it needs: remove "
-            "spark.archives and spark.pyspark.python, see docs/deploy.md"
-        )
-    for file in archives:
+
+
+def _refuse_archives_that_cannot_travel(
+    settings: dict[str, Any], known: set[str]
+) -> None:
+    for file, _ in _archives(settings):
+        if _runs_in_image(settings) and UPLOAD not in known:
+            raise StreamsError(
+                f"spark.archives in spark.yml names {session.shown(file)}, and a driver "
+                "in a pod does not see this machine; the image has all it needs: remove "
+                "spark.archives and spark.pyspark.python, see docs/deploy.md"
+            )
         if not glob(file):
             raise StreamsError(
                 f"spark.archives in spark.yml names {session.shown(file)}, which is not "
                 "there; make it, see docs/deploy.md, or remove the line"
             )
-    if not any(map(SENT.search, known - settings.keys())):  # what they bring is unknown
-        _refuse_python_that_nothing_brings(settings)
-    if mode == "cluster" and master.startswith("spark://"):
+
+
+def _refuse_what_a_driver_elsewhere_lacks(
+    settings: dict[str, Any], conf_source: str | None, options: tuple[str, ...]
+) -> None:
+    if settings["spark.master"].startswith("spark://"):
         raise StreamsError(
             "spark.submit.deployMode is cluster, which a standalone cluster does not "
             "offer to Python; remove it, and submit from a machine that stays on"
         )
-    if mode == "cluster" and any(re.match("(--config|-c)(=|$)", o) for o in options):
+    if any(re.match("(--config|-c)(=|$)", option) for option in options):
         raise StreamsError(
             "--config names a file of this machine, which a driver in the cluster does "
             "not see; write what is in it as options"
         )
-    if mode == "cluster" and conf_source:
+    if conf_source:
         raise StreamsError(
             "--conf-source is for a driver on this machine; one in the cluster has the "
             "archive that kedro package makes of conf/: leave the option out"
@@ -238,27 +250,26 @@ def _refuse_python_that_nothing_brings(settings: dict[str, Any]) -> None:
         )
 
 
-def _archives(settings: dict[str, Any]) -> list[str]:
-    """Return the archives of this machine, which is where spark-submit looks for them."""
+def _archives(settings: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the archives of this machine, each with the folder it becomes there."""
     named = _list(settings.get("spark.archives"))
-    files = [re.sub("^file:/+", "/", name.partition("#")[0]) for name in named]
-    return [file for file in files if not is_remote(file)]
+    parts = [name.partition("#")[::2] for name in named]
+    files = [(re.sub("^file:/+", "/", file), folder) for file, folder in parts]
+    return [(file, folder) for file, folder in files if not is_remote(file)]
 
 
-def _warn_of_older_code(settings: dict[str, Any]) -> None:
-    """Say that executors would run other code than the one that is here."""
+def older_code() -> Iterator[str]:
+    """Find environments of executors that have other code than the one that is here."""
+    settings = session.settings_for()
     workers = str(settings.get("spark.pyspark.python", ""))
-    for name in _list(settings.get("spark.archives")):
-        file, _, folder = name.partition("#")
-        ours = Path(file) if folder and workers.startswith(f"./{folder}/") else None
+    for file, folder in _archives(settings):
+        is_ours = folder and workers.startswith(f"./{folder}/") and Path(file).is_file()
         code = (session.project_path() / "src").rglob("*.py")
-        if ours and ours.is_file() and _newest(code) > ours.stat().st_mtime:
-            warning = (
-                f"warning: {session.shown(file)} is older than what is in src/, so that "
-                "the cluster runs older code than is here; make it anew, see "
-                "docs/deploy.md"
+        if is_ours and _newest(code) > Path(file).stat().st_mtime:
+            yield (
+                f"{session.shown(file)} is older than what is in src/, so that the "
+                "cluster runs older code than is here; make it anew, see docs/deploy.md"
             )
-            click.secho(warning, fg="yellow", err=True)
 
 
 def _refuse_secrets(decided: dict[str, str]) -> None:

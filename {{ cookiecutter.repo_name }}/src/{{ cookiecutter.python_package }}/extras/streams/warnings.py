@@ -33,6 +33,7 @@ def warnings(spark: SparkSession, topology: Topology, streams: Streams) -> list[
         *checkpoint_out_of_reach(spark, streams),
         *messages_skipped(topology, streams),
         *rows_expired(topology, streams),
+        *rows_that_may_change(topology),
         *fixed_partitions(spark, streams),
         *hurt_by_a_replay(streams),
     ]
@@ -111,6 +112,19 @@ def rows_expired(topology: Topology, streams: Streams) -> Iterator[str]:
                     f"{name}: begins with the oldest snapshot that {source} still has; "
                     "rows of those that have expired are in the table, and are not read: "
                     "bring them in once, by an entry with streaming: false"
+                )
+
+
+def rows_that_may_change(topology: Topology) -> Iterator[str]:
+    """Tables that a stream follows while another one merges into them."""
+    for name, source in topology.sources.items():
+        for writer, stream in topology.streams.items():
+            if stream.merges_into & source.follows:
+                yield (
+                    f"{name}: {writer} merges into this table, and a stream can only "
+                    "follow one to which rows are added: it ends with the first batch "
+                    "that changes a row; read the table as it is, by an entry of its own "
+                    "with streaming: false, or read what that stream reads"
                 )
 
 
