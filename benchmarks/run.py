@@ -487,7 +487,7 @@ def refusals_of_a_store(scratch: Path) -> list[dict]:
     slowest = max(seconds.values())
     return [
         result(
-            "seconds from Spark's start to the exit, when a store refuses: the slowest",
+            "seconds from kedro run to its exit, when a store refuses: the slowest",
             slowest,
             "under 30",
             slowest < 30,
