@@ -313,7 +313,11 @@ MISTAKES = {
     ),
     "credentials not found": (
         readings(credentials="nobody"),
-        "Unable to find credentials 'nobody'",
+        "raw.sensor: credentials 'nobody' are not known; add nobody: to conf/local/",
+    ),
+    "credentials of a micro-batch not found": (
+        {"processed.stock": {**STOCK, "arguments": {"credentials": "nobody"}}},
+        "processed.stock: credentials 'nobody' are not known",
     ),
     "datasets of a micro-batch are missing": (
         {"processed.stock": STOCK | {"datasets": []}},

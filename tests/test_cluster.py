@@ -35,10 +35,7 @@ from test_runs import (
 
 CLUSTER = "--env=cluster"
 BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
-PIP = {
-    "PIP_FIND_LINKS": str(ROOT / ".cache/wheels"),
-    "PATH": f"{BIN}:{os.environ['PATH']}",
-}
+PIP = {"PIP_FIND_LINKS": str(ROOT / ".cache/wheels")}
 OPERATOR = "github.com/kubeflow/spark-operator/v2@v2.4.0"
 CRD = "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml"
 # In the place of the image's user: may read everything here, and write what is his.
@@ -97,7 +94,9 @@ def artifacts(pristine, tmp_path_factory) -> Path:
     project = pristine.copy(tmp_path_factory.mktemp("artifacts"))
     (project.folder / "src/cold_store/gate.py").write_text(GATE)
     (commands,) = BLOCK.findall((project.folder / "docs/deploy.md").read_text())
-    ok("bash", "-ec", commands, cwd=project.folder, env={**os.environ, **PIP})
+    here = {"PATH": f"{BIN}:{os.environ['PATH']}"}
+    environment = {**os.environ, **PIP, **here}
+    ok("bash", "-ec", commands, cwd=project.folder, env=environment)
     return project.folder / "dist"
 
 

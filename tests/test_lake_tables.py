@@ -561,6 +561,15 @@ def test_a_table_that_is_divided_otherwise_is_refused(
     assert "is not divided, and partition_by names sku; write there what" in problem
 
 
+def test_a_table_of_delta_in_the_catalog_of_iceberg_is_refused(code, spark):
+    schema = spark.createDataFrame([], "sku STRING, units INT").schema
+    given = {"file_format": "delta", "table": "lake.shop.stock", "keys": ["sku"]}
+
+    (said,) = code.datasets.UpsertDataset(**given, create=True).problems(schema)
+
+    assert "has tables of Iceberg; write file_format: iceberg" in said
+
+
 def test_a_table_of_iceberg_in_no_catalog_of_its_own_is_refused(code, spark, dataset):
     schema = spark.createDataFrame([], "sku STRING, units INT").schema
     given = {"file_format": "iceberg", "table": "shop.stock"}
@@ -662,6 +671,11 @@ def test_a_stream_cannot_follow_a_table_that_another_replaces(
         assert finds(sink, load_args=iceberg_alone)
     assert not refused(batches) and not warned(replaced)
     assert not refused(appended) and not warned(appended)
+    (both,) = warnings.keys_that_come_twice({"sink": batches, "other": appended})
+    assert both.startswith("sink and other write one table, sink one row a key and")
+    entries = {"sink": batches, "read": dataset(**table), "out": replaced}
+    found = topology(Pipeline(nodes), DataCatalog(entries))
+    assert found.downstream("sink") == ["out"]
 
 
 def test_a_stream_follows_merges_until_one_changes_a_row(
@@ -697,6 +711,7 @@ def test_a_stream_follows_merges_until_one_changes_a_row(
     reason = code.errors.first_sentence(ended)
     assert code.errors.is_final(ended)
     assert "A stream can only follow a table to which rows are added" in reason
+    assert "skipChangeCommits" not in reason, "which would leave out whole batches"
     assert rows(copied.load()) == [*ROWS, ("C", 7)]
 
 

@@ -23,6 +23,7 @@ def streams(code):
     """The modules of extras/streams."""
     from cold_store.extras.streams import (
         checkpoints,
+        checks,
         errors,
         files,
         locks,
@@ -35,6 +36,7 @@ def streams(code):
 
     return SimpleNamespace(
         checkpoints=checkpoints,
+        checks=checks,
         errors=errors,
         files=files,
         locks=locks,
@@ -169,6 +171,12 @@ def test_a_reason_is_what_failed_and_not_in_which_task(streams):
             "[DELTA_SOURCE_TABLE_IGNORE_CHANGES] Detected a data update. A stream can "
             "only follow a table to which rows are added: read what its writer reads, "
             "or, by an entry with streaming: false, the table as it is",
+        ),
+        (
+            "[REQUIRES_SINGLE_PART_NAMESPACE] `lake`.`shop`",
+            "[REQUIRES_SINGLE_PART_NAMESPACE] `lake`.`shop`: a name with several dots "
+            "begins with a catalog, and that of lake has tables of Iceberg; write "
+            "file_format: iceberg, or a name with at most a schema before it",
         ),
         (
             "No suitable driver",
@@ -328,6 +336,34 @@ def test_a_driver_that_a_cluster_starts_anew_waits_for_a_sign_of_the_last_one(
     monkeypatch.setattr(streams.locks, "STALE", 2)
     streams.locks.await_death(remote(tmp_path), lambda: False)
     assert streams.locks.holder(remote(tmp_path)) is None
+
+
+def test_a_checkpoint_of_another_entry_is_known_by_its_name_and_its_place(
+    streams, code, spark, tmp_path
+):
+    """One of the two may change: an entry is renamed, or writes elsewhere from now on."""
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets/0").touch()
+
+    def stream(name, file):
+        there = code.datasets.MicroBatchDataset(
+            datasets=[{"type": "pandas.CSVDataset", "filepath": str(tmp_path / file)}],
+            save_args={"checkpoint": str(checkpoint)},
+            name=name,
+        )
+        there.held = True
+        there.save(spark.readStream.format("rate").load())
+        return there
+
+    streams.checkpoints.remember(stream("units", "units.csv"))
+
+    assert not streams.checkpoints.changes(stream("units", "other.csv"), {})
+    assert not streams.checkpoints.changes(stream("renamed", "units.csv"), {})
+    other = {"other": stream("other", "other.csv")}
+    (problem,) = streams.checks.changed(other, {})
+    assert "it is that of units, which writes pandas.CSVDataset" in problem
+    assert "give other a checkpoint" in problem and "reset" not in problem
 
 
 def test_a_lock_that_is_released_while_somebody_looks_holds_nobody_up(

@@ -609,6 +609,19 @@ def test_reset_deletes_checkpoint_and_output_as_a_pair(project):
     assert_all_is_written(project)
 
 
+def test_reset_refuses_a_checkpoint_that_another_stream_has_too(project):
+    project.edit(
+        "conf/base/catalog.yml",
+        ("04_checkpoint/processed_stock", "04_checkpoint/processed_sensor"),
+    )
+
+    refused = project.kedro("streams", "reset", "processed.stock", "--yes")
+
+    said = " ".join((refused.stdout + refused.stderr).split())
+    assert refused.returncode == 1
+    assert "processed.sensor and processed.stock have one checkpoint" in said
+
+
 def test_reset_says_that_batches_are_numbered_anew(project):
     project.edit("conf/base/catalog.yml", ("stock.csv", "stock/{batch_id}.csv"))
     project.run("--pipelines=inventory")

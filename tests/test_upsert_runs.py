@@ -268,6 +268,13 @@ def test_credentials_inside_a_list_are_used_and_not_shown(ledger):
     assert "'credentials': 'warehouse'" in shown and PASSWORD not in shown
 
 
+def test_reset_says_that_sums_would_be_added_to_once_more(ledger):
+    shown = ledger.kedro("streams", "reset", "ledger", input="n\n").stdout
+
+    said = " ".join(shown.split())
+    assert "stays: empty that first, or it adds every row to its sums once more" in said
+
+
 def test_a_table_is_read_and_upserted_without_any_stream(ledger, postgres):
     package = ledger.folder / "src/cold_store/pipelines/report"
     package.mkdir()

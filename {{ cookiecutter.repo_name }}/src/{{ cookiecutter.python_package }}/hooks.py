@@ -1,5 +1,6 @@
 """Start Spark when a run needs it; supervise the streams a run describes."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class SparkHooks:
         _refuse_unknown_environment(context)
         settings = _resolved(context, "spark")
         with suppress(MissingConfigException):  # Kedro says so, where it is needed
-            _resolved(context, "catalog")  # which Kedro does in pages
+            _refuse_unknown_credentials(context, _resolved(context, "catalog"))
         secrets = _secrets(context, settings)
         session.configure(settings, context.project_path, secrets, context.env)
 
@@ -151,20 +152,47 @@ def _where_to_give_it(reason: str) -> str:
     )
 
 
+def _refuse_unknown_credentials(context: KedroContext, catalog: dict[str, Any]) -> None:
+    """Name the entry whose credentials nobody has, where Kedro shows a traceback."""
+    named = {name: list(_credentials_in(entry)) for name, entry in catalog.items()}
+    known = _credentials(context) if any(named.values()) else {}
+    for name, wanted in named.items():
+        for one in wanted:
+            if one not in known:
+                raise StreamsError(
+                    f"{name}: credentials '{one}' are not known; add {one}: to "
+                    f"conf/{context.env or 'local'}/credentials.yml"
+                )
+
+
+def _credentials_in(entry: Any) -> Iterator[str]:
+    """Find the names for which Kedro puts credentials into an entry."""
+    for key, value in entry.items() if isinstance(entry, dict) else ():
+        if key == "credentials" and isinstance(value, str) and "{" not in value:
+            yield value
+        yield from _credentials_in(value)
+
+
+def _credentials(context: KedroContext) -> dict[str, Any]:
+    try:
+        return context.config_loader["credentials"]
+    except MissingConfigException:
+        return {}
+    except InterpolationResolutionError as error:
+        raise StreamsError(
+            f"credentials.yml cannot be read: {error}; set that environment variable"
+        ) from error
+
+
 def _secrets(context: KedroContext, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the credentials that ``spark.yml`` names, if it names any."""
     name = settings.get(session.CREDENTIALS)
     if not name:
         return {}
-    try:
-        return context.config_loader["credentials"][name]
-    except InterpolationResolutionError as error:
-        raise StreamsError(
-            f"the credentials '{name}', which spark.yml names, cannot be read: {error}; "
-            "set that environment variable"
-        ) from error
-    except (KeyError, MissingConfigException) as error:
+    found = _credentials(context)
+    if name not in found:
         raise StreamsError(
             f"spark.yml names the credentials '{name}', which are not there; add "
             f"{name}: to conf/{context.env or 'local'}/credentials.yml"
-        ) from error
+        )
+    return found[name]

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from ..streams.errors import first_sentence, is_sparks
+from ..streams.errors import NO_LAKE, first_sentence, is_sparks
 from ..streams.files import at
 from ..streams.session import get_spark, has_own_catalog, warehouse
 from .merges import Merge
@@ -134,10 +134,13 @@ class LakeTable:
             yield f"{self.place} cannot be read: {first_sentence(error)}"
 
     def _is_in_no_catalog(self) -> str | None:
-        """Say that Iceberg would not find a table, because no catalog is its own."""
+        """Say that a table would not be found, because its catalog is none, or another's."""
+        first, *others = str(self.table).split(".")
+        if self.file_format == "delta" and others:
+            catalog = str(self._spark.conf.get(f"spark.sql.catalog.{first}", ""))
+            return f"{self.place}{NO_LAKE}" if ".iceberg." in catalog else None
         if self.file_format != "iceberg" or not has_own_catalog():
             return None
-        first, *others = str(self.table).split(".")
         names = (first, self._spark.catalog.currentCatalog())
         found = [self._spark.conf.get(f"spark.sql.catalog.{n}", "") for n in names]
         if found[0] or (found[1] and "delta" not in str(found[1])):

@@ -106,7 +106,7 @@ class MicroBatchDataset(StreamSink):
                 f"{twice[-1].place} is there twice under datasets, and takes in every batch "
                 "only once; let one dataset write all its columns"
             )
-        if self.output_mode != "append" and any(upsert.adds for upsert in upserts):
+        if self.output_mode != "append" and self.adds_up:
             raise DatasetError(
                 f"add with output_mode: {self.output_mode} would add totals, which "
                 "come again with every change, to themselves; write output_mode: append "
@@ -143,6 +143,11 @@ class MicroBatchDataset(StreamSink):
     def is_per_batch(self) -> bool:
         """Whether something is written for each number that a batch has."""
         return any(writer.is_per_batch for writer in self._dataset_writers)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether rows that come again as another stream's would be counted twice."""
+        return any(upsert.adds for upsert in self._upserts)
 
     @property
     def bears_a_cut(self) -> bool:

@@ -114,6 +114,11 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
         """Whether something is written for each number that a batch has."""
         return False
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether rows that come again as another stream's would be counted twice."""
+        return False
+
     def unstorable(self, schema: StructType) -> Iterator[str]:
         """Find columns that there is no place for."""
         yield from ()
@@ -181,7 +186,9 @@ class StreamSink(AbstractDataset[DataFrame, Any]):
             raise DatasetError(
                 f"this is a sink for streams and was given a {_kind(data)}, which ends; "
                 "store it with a batch dataset (spark.SparkDatasetV2, "
-                "pandas.CSVDataset), or let the node's input be a stream"
+                "pandas.CSVDataset), or let the node's input be a stream: an entry of "
+                "type SparkStreamingDataset, also for a table that a MicroBatchDataset "
+                "writes, which itself reads as a table"
             )
         if self.needs_checkpoint and not self.checkpoint:
             self.refuse_missing_checkpoint()

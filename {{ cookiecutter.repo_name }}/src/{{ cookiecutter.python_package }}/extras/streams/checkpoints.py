@@ -24,6 +24,8 @@ class Record(TypedDict):
     sources: list[str]
     keys: list[str]
     sink: str
+    name: str | None  # of which, and of place, one may change
+    place: str
 
 
 @dataclass
@@ -183,7 +185,20 @@ def changes(stream: StreamSink, stand_ins: Mapping[str, str]) -> list[str]:
         differences.append(_difference("kept", before["keys"], now["keys"]))
     if before["sink"] != now["sink"]:
         differences.append(_difference("wrote", [before["sink"]], [now["sink"]]))
+    if _is_of_another(before, stream) and before["place"] != now["place"]:
+        wrote = f"it is that of {before['name']}, which writes {before['place']}"
+        differences.append(wrote)
     return differences
+
+
+def is_of_another(stream: StreamSink) -> bool:
+    """Whether a checkpoint was made by an entry of another name."""
+    return _is_of_another(read_json(str(stream.checkpoint), RECORD) or {}, stream)
+
+
+def _is_of_another(record: Mapping[str, Any], stream: StreamSink) -> bool:
+    names = record.get("name"), stream.name
+    return all(names) and names[0] != names[1]
 
 
 def mismatch(checkpoint: str, output: str) -> str | None:
@@ -233,6 +248,8 @@ def _record_of(stream: StreamSink) -> Record:
         "sources": plans.sources(stream.data),
         "keys": plans.keys(stream.data),
         "sink": stream.kind,
+        "name": stream.name,
+        "place": stream.place,
     }
 
 

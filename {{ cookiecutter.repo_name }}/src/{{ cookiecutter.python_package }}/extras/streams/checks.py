@@ -341,10 +341,15 @@ def changed(streams: Streams, stand_ins: Mapping[str, str]) -> Iterator[str]:
     for name, stream in streams.items():
         if stream.checkpoint:
             for change in checkpoints.changes(stream, stand_ins):
+                advice = (
+                    "undo the change, give the new stream a checkpoint and an output of "
+                    f"its own, or start over: {our_command('reset', name)}"
+                )
+                if checkpoints.is_of_another(stream):  # who may still need it
+                    advice = f"give {name} a checkpoint and an output of its own"
                 yield (
                     f"{name}: checkpoint {stream.checkpoint} belongs to another stream: "
-                    f"{change}; undo the change, give the new stream a checkpoint and "
-                    f"an output of its own, or start over: {our_command('reset', name)}"
+                    f"{change}; {advice}"
                 )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
-from kedro.io import CatalogProtocol
+from kedro.io import CatalogProtocol, DatasetError
 from kedro.pipeline import Pipeline
 from kedro.pipeline.node import Node
 from pyspark.sql import SparkSession
@@ -129,8 +129,11 @@ class _Description:
         if name in topology.wrong:
             return  # which has been said
         if isinstance(sink, StreamSink):
-            sink.save(data)
-            self.streams[name] = sink
+            try:
+                sink.save(data)
+                self.streams[name] = sink
+            except DatasetError as error:
+                self.problems.append(f"{name}: {error}")
             return
         checks.refuse_misdirected(name, data, topology.pipeline, topology.catalog)
         self._made[name] = data

@@ -69,6 +69,10 @@ REWRITTEN = (
     "reads, or, by an entry with streaming: false, the table as it is"
 )
 CHANGED = "Cannot process overwrite snapshot"  # as Iceberg says it
+NO_LAKE = (
+    ": a name with several dots begins with a catalog, and that of lake has tables of "
+    "Iceberg; write file_format: iceberg, or a name with at most a schema before it"
+)
 NO_DRIVER = (
     "; name its class, for a SparkJDBCDataset under save_args, e.g. properties: {driver: "
     "org.postgresql.Driver}"
@@ -78,6 +82,7 @@ SENTENCES = {  # what to add to what Kafka, Delta and Java say
     "UnknownTopicOrPartitionException": TOPIC_GONE,
     "larger than the max message size the server": TOO_LARGE,
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": REWRITTEN,
+    "REQUIRES_SINGLE_PART_NAMESPACE": NO_LAKE,
     CHANGED: REWRITTEN,
     "No suitable driver": NO_DRIVER,
 }
@@ -91,6 +96,7 @@ TASK = re.compile(  # which of Spark's tasks failed, before what it failed by
     r"^(?:[\w.]+: )?Job aborted due to stage failure: .*?\(TID \d+\) \([^)]*\): "
 )
 UNSAID = "TASK_WRITE_FAILED"  # of which the cause has the reason
+CARELESS_ADVICE = re.compile(r" This is currently not supported\. .*")  # of Delta
 OWN_WORDS = re.compile(r"^.*?\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?$")
 CLASSES = re.compile(r"^(?:Caused by: |: )?((?:[a-z]\w*\.)+[A-Z][\w$]*)", re.MULTILINE)
 PYTHON_MISTAKES = (
@@ -129,7 +135,7 @@ def first_sentence(error: BaseException) -> str:
     line = _users_own_error(text) or _first_line(text)
     is_executors = re.search(r"executor (?!driver)", line)
     line = TASK.sub("", line)
-    line = OWN_WORDS.sub(r"\1", line)
+    line = CARELESS_ADVICE.sub("", OWN_WORDS.sub(r"\1", line))
     if is_executors and NO_CLASS.search(line):
         line += CLASS_GONE
     for words, sentence in SENTENCES.items():

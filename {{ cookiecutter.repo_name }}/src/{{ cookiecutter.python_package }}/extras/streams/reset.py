@@ -50,9 +50,12 @@ def plan_reset(names: tuple[str, ...], topology: Topology) -> Reset:
         )
     streams = {name: topology.streams[name] for name in names}
     checks.refuse(checks.locked(streams))
+    checkpoints = {stream.checkpoint for stream in streams.values()}
+    all_streams = topology.streams.items()
+    sharing = {n: s for n, s in all_streams if s.checkpoint in checkpoints - {None}}
+    checks.refuse(checks.shared_places(sharing))
     places = [p for s in streams.values() for p in (s.checkpoint, s.output) if p]
     there = [place for place in places if at(place).exists()]
-    checkpoints = {stream.checkpoint for stream in streams.values()}
     mine = [place for place in there if place in checkpoints]
     return Reset(there, mine, list(_remarks(streams, topology)))
 
@@ -61,7 +64,9 @@ def _remarks(streams: dict[str, StreamSink], topology: Topology) -> Iterator[str
     for name, stream in streams.items():
         if stream.checkpoint and not stream.output:
             advice = "empty that first unless it overwrites"
-            if stream.is_per_batch:
+            if stream.adds_up:
+                advice = "empty that first, or it adds every row to its sums once more"
+            elif stream.is_per_batch:
                 advice = "empty that first, because batches are numbered anew"
             yield (
                 f"{name} will write all its rows again, and what it wrote to "

@@ -116,13 +116,19 @@ class Topology:
         return [f for f in folders if f] if all(folders) else []
 
     def _writers_of(self, name: str) -> set[str]:
-        """Return the streams that write what a stream reads, by entry or by folder."""
+        """Return the streams that write what a stream reads, by entry or by place."""
         sources = self.sources_of(name)
         read = set().union(*[source.exchanges for source in sources.values()])
+        followed = set().union(*[source.follows for source in sources.values()])
         return {
             other
             for other, stream in self.streams.items()
-            if other != name and (other in sources or stream.exchanges & read)
+            if other != name
+            and (
+                other in sources
+                or stream.exchanges & read
+                or stream.merges_into & followed
+            )
         }
 
     def entries_of_malformed(self) -> Iterator[SparkStreamingDataset]:

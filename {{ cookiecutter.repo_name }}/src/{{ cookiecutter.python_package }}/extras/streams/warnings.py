@@ -34,6 +34,7 @@ def warnings(spark: SparkSession, topology: Topology, streams: Streams) -> list[
         *messages_skipped(topology, streams),
         *rows_expired(topology, streams),
         *rows_that_may_change(topology),
+        *keys_that_come_twice(streams),
         *fixed_partitions(spark, streams),
         *hurt_by_a_replay(streams),
     ]
@@ -125,6 +126,18 @@ def rows_that_may_change(topology: Topology) -> Iterator[str]:
                     "follow one to which rows are added: it ends with the first batch "
                     "that changes a row; read the table as it is, by an entry of its own "
                     "with streaming: false, or read what that stream reads"
+                )
+
+
+def keys_that_come_twice(streams: Streams) -> Iterator[str]:
+    """Tables that one stream merges into by key, and another one appends to."""
+    for name, stream in streams.items():
+        for other, appending in streams.items():
+            if stream.merges_into & appending.exchanges:
+                yield (
+                    f"{name} and {other} write one table, {name} one row a key and {other} "
+                    "every row, so that keys are there twice; let both merge, or give "
+                    "each a table of its own"
                 )
 
 
