@@ -83,7 +83,7 @@ def status(env: str | None, as_json: bool) -> None:
 @env_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def reset(names: tuple[str, ...], env: str | None, yes: bool) -> None:
-    """Delete the checkpoint and the output of streams, so that they start over."""
+    """Delete checkpoints, and output that is a stream's alone, to start over."""
     with _topology(env) as topology:
         look_from_here()
         plan = plan_reset(names, topology)
@@ -167,7 +167,10 @@ def submit(
     conf_source = conf_source or given["conf_source"]
     # With the parameters, because the catalog may use them.
     with _topology(env, conf_source, given["params"]) as topology:
+        _pipeline(",".join(filter(None, [given["pipeline"], *given["pipelines"]])))
         checks.refuse(checks.unbuilt(topology))
+        if not dry_run:
+            checks.refuse(checks.unsettled(topology))
         command = submit_command(
             topology.formats, env, master, run_options, conf_source
         )

@@ -24,6 +24,7 @@ from .session import missing_format, our_command, package_for
 from .topology import Topology
 
 Streams = dict[str, StreamSink]
+EXAMPLE = "s3a://my-bucket/"  # in conf/s3 and conf/cluster
 
 # What stores say, in Java's words and in S3's.
 NO_CONNECTOR = re.compile("ClassNotFoundException|No FileSystem for scheme")
@@ -44,10 +45,20 @@ def wrong_entries(topology: Topology) -> Iterator[str]:
     """Find entries that cannot be built, and folders that nobody makes."""
     lost = list(unkept(topology))  # builds entries, of which some may be wrong
     yield from unbuilt(topology)
+    yield from unsettled(topology)
     for name in sorted(topology.without_folder & topology.pipeline.inputs()):
         yield f"{name}: {topology.sources[name].missing_folder()}"
     yield from absent(topology)
     yield from lost
+
+
+def unsettled(topology: Topology) -> Iterator[str]:
+    """Find out whether the bucket is still the one that the project came with."""
+    if any(path.startswith(EXAMPLE) for path in topology.paths):
+        yield (
+            f"globals.yml of this environment still names {EXAMPLE.rstrip('/')}, which is "
+            "an example and somebody else's; write your own bucket there"
+        )
 
 
 def unbuilt(topology: Topology, names: Iterable[str] = ()) -> Iterator[str]:

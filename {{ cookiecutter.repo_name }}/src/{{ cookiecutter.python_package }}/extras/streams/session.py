@@ -387,7 +387,8 @@ def _create(settings: dict[str, Any]) -> SparkSession:
                 "has the trace, and spark.yml the settings"
             ) from error
         raise StreamsError(
-            "the cluster answers, and does not take this run; most likely its Spark is "
+            "the cluster answers, and does not take this run; most likely its port is not "
+            "the master's own (7077, as a rule), or its Spark is "
             f"another one than the installed pyspark {__version__}: the master's page says "
             f"which (if it is not at port {MASTERS_PAGE[1]}, say where with "
             f"{MASTERS_PAGE[0]} in spark.yml), and {where_the_trace_is()} what else it may be"

@@ -245,9 +245,13 @@ class Stream:
             return f"{end}, keeps no checkpoint"
         try:
             batch = checkpoints.latest(f"{self._checkpoint}/commits")
+            begun = checkpoints.latest(f"{self._checkpoint}/offsets")
         except TROUBLE as error:
             return f"{end}, last committed batch: unknown ({first_sentence(error)})"
-        return f"{end}, last committed batch: {'none' if batch is None else batch}"
+        text = f"{end}, last committed batch: {'none' if batch is None else batch}"
+        if begun != batch and not self.has_failed:
+            text += f"; batch {begun}, which had begun, is left to the next run"
+        return text
 
     # --- for other processes -------------------------------------------------
 
