@@ -693,6 +693,7 @@ def test_no_secret_is_on_the_command_line(project):
 
 def test_every_option_of_kedro_run_is_handed_on(project):
     values = {"--params": "a=1", "--runner-params": "a=1", "--load-versions": "a:1"}
+    values |= {"--pipeline": "sensor", "--pipelines": "sensor"}
     ours = {"--env", "--conf-source", "--config"}
     given = []
     for option in RUN.params:
@@ -700,7 +701,7 @@ def test_every_option_of_kedro_run_is_handed_on(project):
         if name not in ours:
             value = values.get(name, "some")
             given.append(name if option.is_flag else f"{name}={value}")
-    assert "--async" in given and "--pipelines=some" in given
+    assert "--async" in given and "--pipelines=sensor" in given
 
     words = shlex.split(submit(project, "--dry-run", *given).stdout)
 
