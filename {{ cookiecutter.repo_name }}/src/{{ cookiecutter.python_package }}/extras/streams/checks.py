@@ -250,15 +250,12 @@ def unreadable(sources: dict[str, SparkStreamingDataset]) -> Iterator[str]:
 
 def replaced(topology: Topology) -> Iterator[str]:
     """Find tables that a stream follows while another one writes them anew."""
-    for name, source in topology.sources.items():
-        for writer, stream in topology.streams.items():
-            if stream.replaces & source.follows:
-                yield (
-                    f"{name}: every batch of {writer} replaces this table, and a stream "
-                    "can only follow a table to which rows are added; read it as it is, by "
-                    "an entry of its own with streaming: false, or read what that stream "
-                    "reads"
-                )
+    for name, writer in topology.followers(lambda stream: stream.replaces):
+        yield (
+            f"{name}: every batch of {writer} replaces this table, and a stream can only "
+            "follow a table to which rows are added; read it as it is, by an entry of its "
+            "own with streaming: false, or read what that stream reads"
+        )
 
 
 def unknown_formats(spark: SparkSession, datasets: dict[str, Any]) -> Iterator[str]:

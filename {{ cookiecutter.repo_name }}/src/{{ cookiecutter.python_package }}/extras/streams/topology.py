@@ -1,6 +1,6 @@
 """Which datasets of a pipeline are streams, and which of them feed which."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kedro.framework.project import pipelines
@@ -114,6 +114,15 @@ class Topology:
         """Return the folders a stream reads, if files are all that it reads."""
         folders = [d.watched_folder for d in self.streaming_sources_of(name)]
         return [f for f in folders if f] if all(folders) else []
+
+    def followers(
+        self, touches: Callable[[StreamSink], set[str]]
+    ) -> Iterator[tuple[str, str]]:
+        """Pair each source that follows a table with each stream that touches it so."""
+        for name, source in self.sources.items():
+            for writer, stream in self.streams.items():
+                if touches(stream) & source.follows:
+                    yield name, writer
 
     def _writers_of(self, name: str) -> set[str]:
         """Return the streams that write what a stream reads, by entry or by place."""

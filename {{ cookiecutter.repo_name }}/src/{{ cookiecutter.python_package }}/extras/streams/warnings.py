@@ -118,15 +118,13 @@ def rows_expired(topology: Topology, streams: Streams) -> Iterator[str]:
 
 def rows_that_may_change(topology: Topology) -> Iterator[str]:
     """Tables that a stream follows while another one merges into them."""
-    for name, source in topology.sources.items():
-        for writer, stream in topology.streams.items():
-            if stream.merges_into & source.follows:
-                yield (
-                    f"{name}: {writer} merges into this table, and a stream can only "
-                    "follow one to which rows are added: it ends with the first batch "
-                    "that changes a row; read the table as it is, by an entry of its own "
-                    "with streaming: false, or read what that stream reads"
-                )
+    for name, writer in topology.followers(lambda stream: stream.merges_into):
+        yield (
+            f"{name}: {writer} merges into this table, and a stream can only follow one "
+            "to which rows are added: it ends with the first batch that changes a row; "
+            "read the table as it is, by an entry of its own with streaming: false, or "
+            "read what that stream reads"
+        )
 
 
 def keys_that_come_twice(streams: Streams) -> Iterator[str]:
